@@ -111,9 +111,7 @@ class Calibration:
             own, other = getattr(self, name), found.get(name)
             flag = "--" + name.replace("_", "-")
             if own is not None and other is None:
-                faults.append(
-                    f"{name} is not said by the data (calibration: {own!r}): declare it with {flag}"
-                )
+                faults.append(f"{name} is not said by the data (calibration: {own!r}): declare it with {flag}")
             elif own is not None and own != other:
                 faults.append(f"{name} is {other!r} but the calibration belongs to {own!r}")
         if faults:

@@ -44,6 +44,7 @@ class Metadata:
     date: str | None = None
     who: str | None = None
     licence: str | None = None
+    precision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,7 @@ def write_dataset(
         index["tables"][name] = {"path": path.name, "sha256": sha256(path)}
     for name, trace in traces.items():
         path = directory / "traces" / f"{name}.csv"
-        write_csv(
-            path, TRACE_COLUMNS, zip(*(getattr(trace, column) for column in TRACE_COLUMNS), strict=True)
-        )
+        write_csv(path, TRACE_COLUMNS, zip(*(getattr(trace, column) for column in TRACE_COLUMNS), strict=True))
         marks = {mark: getattr(trace, mark) for mark in MARKS}
         index["traces"][name] = {"path": f"traces/{path.name}", "sha256": sha256(path), **marks}
     (directory / "dataset.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -150,13 +150,9 @@ class Transformer(nn.Module):
 def check_precision(precision: str, device: str) -> None:
     """Raise ValueError where ``device`` cannot train in ``precision``, saying what it can."""
     if precision == "tf32" and (device != "cuda" or torch.cuda.get_device_capability() < (8, 0)):
-        raise ValueError(
-            f"tf32 needs a CUDA device of compute capability 8.0 or later, not {device!r}: use fp32"
-        )
+        raise ValueError(f"tf32 needs a CUDA device of compute capability 8.0 or later, not {device!r}: use fp32")
     if precision == "fp16" and device != "cuda":
-        raise ValueError(
-            f"fp16 training needs a CUDA device (loss scaling), not {device!r}: use bf16 or fp32"
-        )
+        raise ValueError(f"fp16 training needs a CUDA device (loss scaling), not {device!r}: use bf16 or fp32")
 
 
 def training_step(workload: Workload, device: str = "cpu", seed: int = 0) -> Callable[[], None]:
