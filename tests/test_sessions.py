@@ -221,7 +221,7 @@ def mean_errors(length_s, edges, phases=60):
     return np.mean(energy), np.mean(duration)
 
 
-# Mean errors of the study's edges: energy -1.5 polls, time +1 poll (-22.5, -7.5, -1.50, -0.38 % of the energy).
+# Mean errors of the study's edges: energy -1.5 polls, time +1 poll (-22.5 to -0.38 % of it).
 @pytest.mark.parametrize("length_s", [10, 30, 150, 600])
 def test_default_edges_are_unbiased_beside_the_studys(length_s):
     energy, duration = mean_errors(length_s, "unbiased")
