@@ -89,9 +89,7 @@ def energy_j(t_s: npt.ArrayLike, power_w: npt.ArrayLike, idle_power_w: float) ->
     t, y = np.asarray(t_s, dtype=float), np.maximum(np.asarray(power_w, dtype=float) - idle_power_w, 0)
     t, y = t[np.isfinite(y)], y[np.isfinite(y)]
     if np.any(np.diff(t) <= 0):
-        raise ValueError(
-            "t_s must increase from one reading to the next: sort it, or split it where it steps"
-        )
+        raise ValueError("t_s must increase from one reading to the next: sort it, or split it where it steps")
     return float(np.sum(np.diff(t) * (y[1:] + y[:-1])) / 2) if len(t) > 1 else math.nan
 
 

@@ -29,9 +29,7 @@ def runs(length_s, phase_s, lead_s=20.0):
     """Polls of one run of ``length_s`` that begins ``phase_s`` after a poll."""
     t_s = np.arange(0, lead_s * 2 + length_s, PERIOD_S)
     busy = (t_s >= lead_s + phase_s) & (t_s < lead_s + phase_s + length_s)
-    return [
-        Sample(t, power_w=BUSY_W if b else IDLE_W, gpu_util=float(b)) for t, b in zip(t_s, busy, strict=True)
-    ]
+    return [Sample(t, power_w=BUSY_W if b else IDLE_W, gpu_util=float(b)) for t, b in zip(t_s, busy, strict=True)]
 
 
 # integrals ------------------------------------------------------------------------------------------
