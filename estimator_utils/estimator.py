@@ -150,9 +150,7 @@ def calibrate(
     ValueError
         Several precisions in one calibration, or what `fit_constants` refuses.
     """
-    if len(precisions := sorted(set(runs.precision))) > 1:
-        found = ", ".join(precisions)
-        raise ValueError(f"one calibration belongs to one precision, found {found}: name one with --precision")
+    precision = check_one_precision(runs)
     e, b, p = (float(x) for x in fit_constants(Readings.of(runs), equation, overhead_max_w))
     return Calibration(
         equation=equation,
@@ -163,12 +161,20 @@ def calibrate(
         device=dataset.metadata.device,
         rail=dataset.metadata.rail,
         power_mode=dataset.metadata.power_mode,
-        precision=precisions[0],
+        precision=precision,
         dataset=dataset.metadata.name,
         dataset_sha256=dataset.sha256,
         n_runs=len(runs),
-        recipe=f"study: relative least squares; P of {GRID_POINTS} points in 0..{overhead_max_w:g} W by leave-one-out",
+        recipe=f"study: relative least squares; overhead by leave-one-out, 0 to {overhead_max_w:g} W",
     )
+
+
+def check_one_precision(runs: pd.DataFrame) -> str:
+    """Return the precision of the runs; raise ValueError where there are several."""
+    if len(precisions := sorted(set(runs.precision))) > 1:
+        found = ", ".join(precisions)
+        raise ValueError(f"one calibration belongs to one precision, found {found}: name one with --precision")
+    return str(precisions[0])
 
 
 def regress(runs: pd.DataFrame, dram: bool) -> Any:

@@ -20,6 +20,8 @@ MEASURED_COLUMNS = ("duration_s", "idle_power_w", "energy_net_j", "power_peak_w"
 RUN_COLUMNS = ("run", *COUNT_COLUMNS, "optimizer", "precision", *MEASURED_COLUMNS, "truth_tflop")
 TRACE_COLUMNS = ("t_s", "power_w", "gpu_util", "dram_bytes_per_s")
 
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+
 # The study's counter: 0.0133 counted bytes are one true byte (it measured a copy of a known amount).
 STUDY_DRAM_COUNTER_FACTOR = 0.0133
 

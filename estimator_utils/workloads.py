@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from estimator_utils.schema import PRECISIONS
+
 OPTIMIZERS = ("adamw", "sgd")
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 DROPOUT = 0.1
 LEARNING_RATE = 1e-3
 
@@ -147,9 +148,15 @@ class Transformer(nn.Module):
         return self.head(self.encoder(x))  # type: ignore[no-any-return]
 
 
+def default_device() -> str:
+    """Return "cuda" where there is a CUDA GPU, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def check_precision(precision: str, device: str) -> None:
     """Raise ValueError where ``device`` cannot train in ``precision``, saying what it can."""
-    if precision == "tf32" and (device != "cuda" or torch.cuda.get_device_capability() < (8, 0)):
+    too_old = torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0)
+    if precision == "tf32" and (device != "cuda" or too_old):
         raise ValueError(f"tf32 needs a CUDA device of compute capability 8.0 or later, not {device!r}: use fp32")
     if precision == "fp16" and device != "cuda":
         raise ValueError(f"fp16 training needs a CUDA device (loss scaling), not {device!r}: use bf16 or fp32")

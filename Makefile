@@ -1,0 +1,35 @@
+# make reproduce [DATASET=name]   set up, run every notebook headless into build/DATASET/, print the headline
+# make test                       set up, run all tests
+# make notebooks                  maintainers: re-execute the committed notebooks in place on the recorded data
+# make lint                       ruff (lint, format) and mypy
+# make benchmark                  speeds, each beside a named competitor
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: reproduce test notebooks lint benchmark clean
+
+reproduce: .venv/ready
+	$(BIN)/python -m estimator_utils notebooks $(if $(DATASET),--dataset $(DATASET))
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+notebooks: .venv/ready
+	$(BIN)/python -m estimator_utils notebooks --in-place
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+benchmark: .venv/ready
+	$(BIN)/python -m pytest benchmarks --benchmark-only
+
+.venv/ready: requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+clean:
+	rm -rf .venv build

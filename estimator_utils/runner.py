@@ -1,0 +1,221 @@
+"""Strict headless execution of the notebooks: papermill, with every slip an error.
+
+A misspelt or unread parameter, a failing cell, output on stderr or a stale committed output is an error. Outputs
+are normalised, so that running again on the same machine gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import multiprocessing
+import os
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+from tqdm import tqdm
+
+from estimator_utils import datasets
+from estimator_utils.figures import REPOSITORY, say
+
+NOTEBOOKS = REPOSITORY / "notebooks"
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+class NotebookError(RuntimeError):
+    """A notebook that failed, or is not as it must be."""
+
+
+def find(only: Sequence[str] = ()) -> list[Path]:
+    """Return the notebooks in order; ``only`` selects by the beginning of their names, such as "05"."""
+    found = sorted(NOTEBOOKS.glob("*.ipynb"))
+    for prefix in only:
+        if not any(path.name.startswith(prefix) for path in found):
+            raise NotebookError(
+                f"no notebook starts with {prefix!r}; there are: {', '.join(p.stem for p in found)}"
+            )
+    return [path for path in found if not only or path.name.startswith(tuple(only))]
+
+
+def parameters(notebook: Any) -> dict[str, Any]:
+    """Return the parameters of a notebook and their defaults, the literals of the cell tagged ``parameters``.
+
+    Raises
+    ------
+    NotebookError
+        No such cell; anything but literals in it; a parameter that no later cell reads.
+    """
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    tagged = [i for i, cell in enumerate(code) if "parameters" in cell.metadata.get("tags", [])]
+    if len(tagged) != 1:
+        raise NotebookError(f"expected one cell tagged 'parameters', found {len(tagged)}")
+    found = {}
+    for statement in ast.parse(code[tagged[0]].source).body:
+        if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
+            raise NotebookError(f"the parameters cell holds more than assignments: {ast.unparse(statement)}")
+        try:
+            found[statement.targets[0].id] = ast.literal_eval(statement.value)
+        except ValueError as error:
+            raise NotebookError(f"a parameter must be a literal: {ast.unparse(statement)}") from error
+    read = {
+        node.id
+        for cell in code[tagged[0] + 1 :]
+        for node in ast.walk(ast.parse(cell.source))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    if unread := sorted(set(found) - read):
+        raise NotebookError(f"parameters that no cell reads: {', '.join(unread)}")
+    return found
+
+
+def source_digest(notebook: Any) -> str:
+    """Return the digest of a notebook's sources, which its outputs belong to."""
+    cells = [(cell.cell_type, cell.source) for cell in notebook.cells]
+    return hashlib.sha256(repr(cells).encode()).hexdigest()
+
+
+def check_fresh(path: Path) -> None:
+    """Raise NotebookError where a committed notebook's outputs are not those of its sources, or not in order."""
+    notebook = nbformat.read(path, as_version=4)
+    if notebook.metadata.get("source_sha256") != source_digest(notebook):
+        raise NotebookError(f"{path.name}: outputs are stale: its cells changed since; run 'make notebooks'")
+    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    if counts != list(range(1, len(counts) + 1)):
+        raise NotebookError(f"{path.name}: not run from top to bottom: {counts}; run 'make notebooks'")
+
+
+def execute(source: Path, target: Path, given: Mapping[str, Any], output: Path) -> Path:
+    """Execute one notebook in a fresh kernel and write it, normalised, to ``target``.
+
+    Parameters
+    ----------
+    given : mapping
+        Parameters to inject; each must be one that the notebook has.
+    output : Path
+        Folder of its figures and results.
+
+    Raises
+    ------
+    NotebookError
+        Naming the notebook, and the cell where one failed.
+    """
+    try:
+        notebook = nbformat.read(source, as_version=4)
+        known = parameters(notebook)
+        if unknown := sorted(set(given) - set(known)):
+            raise NotebookError(f"no parameter named {', '.join(unknown)}; it has {', '.join(known)}")
+        os.environ["ESTIMATOR_OUTPUT"] = str(output)
+        with tempfile.TemporaryDirectory() as scratch:
+            raw = Path(scratch) / source.name
+            changed = {key: value for key, value in given.items() if value != known[key]}
+            papermill.execute_notebook(
+                str(source), str(raw), changed, kernel_name="python3", progress_bar=False, cwd=scratch
+            )
+            executed = nbformat.read(raw, as_version=4)
+        _normalise(executed, source_digest(notebook))
+    except (NotebookError, papermill.PapermillException, SyntaxError) as error:
+        raise NotebookError(f"{source.name}: {error}") from error
+    target.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(executed, target)
+    return target
+
+
+def execute_all(
+    given: Mapping[str, Any], output: Path | None, only: Sequence[str] = (), jobs: int = 2
+) -> list[Path]:
+    """Execute notebooks side by side, with progress; the committed ones in place where ``output`` is None.
+
+    A parameter goes to the notebooks that have it, and must be one of some notebook. Where one notebook fails
+    the others still run.
+
+    Raises
+    ------
+    NotebookError
+        Naming every notebook that failed.
+    """
+    sources = find(only)
+    own = {path: set(parameters(nbformat.read(path, as_version=4))) for path in sources}
+    if unknown := sorted(set(given) - set().union(*own.values())):
+        raise NotebookError(f"no notebook has a parameter named {', '.join(unknown)}")
+    if "dataset" in given:
+        for entry in datasets.members(given["dataset"]).values():
+            datasets.fetch(entry)
+    faults, done = [], []
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
+        futures = {
+            pool.submit(
+                execute,
+                path,
+                NOTEBOOKS / path.name if output is None else output / path.name,
+                {key: value for key, value in given.items() if key in own[path]},
+                REPOSITORY if output is None else output.resolve(),
+            ): path
+            for path in sources
+        }
+        for future in tqdm(as_completed(futures), total=len(futures), unit="notebook"):
+            try:
+                done.append(future.result())
+            except NotebookError as error:
+                faults.append(str(error))
+    if faults:
+        raise NotebookError(f"{len(faults)} of {len(sources)} notebooks failed:\n" + "\n".join(faults))
+    return sorted(done)
+
+
+def parse_parameter(text: str) -> tuple[str, Any]:
+    """Split NAME=VALUE; the value is a Python literal, or else text."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise NotebookError(f"a parameter is NAME=VALUE, found {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def headline(output: Path) -> str:
+    """Return the study's headline as notebook 05 computed it into ``output``."""
+    results = json.loads((output / "data" / "derived" / "results.json").read_text(encoding="utf-8"))
+    if "05" not in results:
+        return f"notebooks in {output}"
+    r = results["05"]
+    return (
+        f"{r['dataset']} ({r['kind']} data): mean absolute held-out error of Eq. 1 {r['eq1']['mae_pct']:.3f} %, "
+        f"sd {r['eq1']['sd_pct']:.3f}, bias {r['eq1']['bias_pct']:.3f}, a workload off by 10 % or more in "
+        f"{r['eq1']['failing_splits']} of {r['eq1']['n_splits']} splits; notebooks in {output}"
+    )
+
+
+def footer(dataset: str) -> None:
+    """Show what a notebook's numbers came from: data with digests, and versions of what computed them."""
+    rows = [f"| {key} | {e.metadata.kind} | `{e.sha256[:16]}` |" for key, e in datasets.members(dataset).items()]
+    packages = ("torch", "numpy", "pandas", "statsmodels", "matplotlib")
+    versions = ", ".join(f"{name} {version(name).split('+')[0]}" for name in packages)
+    minor = ".".join(platform.python_version_tuple()[:2])
+    table = "\n".join(["| file | kind | sha256 |", "|---|---|---|", *rows])
+    say(f"**Provenance.** Collection `{dataset}`; Python {minor}, {versions}.\n\n{table}")
+
+
+def _normalise(notebook: Any, digest: str) -> None:
+    """Drop what differs from run to run: timings, paths, machine names."""
+    notebook.metadata = nbformat.from_dict({**METADATA, "source_sha256": digest})
+    for number, cell in enumerate(notebook.cells):
+        cell.metadata = nbformat.from_dict({key: v for key, v in cell.metadata.items() if key == "tags"})
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.id = "injected-parameters"
+        for out in cell.get("outputs", []):
+            if out.get("name") == "stderr":
+                raise NotebookError(f"cell {number} wrote to stderr: {out.text.strip()[:500]}")
+            out.get("metadata", {}).pop("papermill", None)
