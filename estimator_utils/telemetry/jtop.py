@@ -143,7 +143,7 @@ def _connect(interval_s: float) -> Any:
     from jtop import jtop
 
     while True:
-        BaseProxy._address_to_local.clear()  # type: ignore[attr-defined]  # else BrokenPipeError: jetson_stats #601
+        BaseProxy._address_to_local.clear()  # else BrokenPipeError: jetson_stats #601
         client = jtop(interval=interval_s)
         client.start()
         if client.interval <= interval_s:
@@ -222,7 +222,8 @@ def _main() -> None:
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
-        _serve(*json.loads(sys.argv[1]), say)
+        rail, interval_s, stale_s = json.loads(sys.argv[1])
+        _serve(rail, interval_s, stale_s, say)
     except Exception as error:  # whatever ends the client is told to the parent, which decides
         text = f"{type(error).__name__}: {error}"
         hints = [hint for sign, hint in HINTS.items() if sign in text]
