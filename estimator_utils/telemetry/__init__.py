@@ -1,8 +1,17 @@
-"""Readings of a board: one `Sample` a poll, from whichever source a name opens."""
+"""Readings of a board: one `Sample` a poll, from whichever source a name opens.
+
+======================  ================================================================
+``sysfs[:ROOT]``        the files of a Jetson; ROOT plays /sys
+``jtop[:SECONDS]``      the jtop service, asked for a reading every 0.5 s; it has no DRAM
+``tegrastats[:FILE]``   the program, or its log; ``FILE#SECONDS`` between undated lines
+``smi:FILE``            a CSV log of nvidia-smi; ``FILE#GPU`` chooses one of several
+``replay:DATA``         a recorded or virtual trace
+``auto``                the first of sysfs, tegrastats and jtop that really gives power
+======================  ================================================================
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -96,6 +105,7 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Free files and end child processes; twice does no harm."""
+        return None
 
     def __enter__(self) -> Source:
         return self
@@ -104,3 +114,73 @@ class Source(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def open_source(name: str, rail: str = DEFAULT_RAIL) -> Source:
+    """Open a source by its name.
+
+    Parameters
+    ----------
+    name : str
+        As in the table of this module.
+    rail : str
+        The rail whose power is read, by its label; never another one instead.
+
+    Raises
+    ------
+    SourceError
+        Where the name is unknown, or what it names cannot be read.
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "auto" and not rest:
+        return _detect(rail)
+    if kind == "sysfs":
+        from .jetson import Sysfs
+
+        return Sysfs(rest or "/sys", rail)
+    if kind == "jtop":
+        from .jtop import Jtop
+
+        return Jtop(rail, _seconds(rest or "0.5", name))
+    if kind == "tegrastats":
+        from .tegrastats import Tegrastats, TegrastatsLog
+
+        path, _, step = rest.partition("#")
+        return TegrastatsLog(path, rail, _seconds(step or "1", name)) if path else Tegrastats(rail)
+    if kind == "smi" and rest:
+        from .nvidia import SmiLog
+
+        return SmiLog(*rest.partition("#")[::2])
+    if kind == "replay" and rest:
+        from .replay import open_replay
+
+        return open_replay(rest)
+    raise SourceError(
+        f"expected a source sysfs[:ROOT], jtop[:SECONDS], tegrastats[:FILE], smi:FILE, replay:DATA or auto,"
+        f" found {name!r}"
+    )
+
+
+def _seconds(text: str, name: str) -> float:
+    from .common import number
+
+    value = number(text, 0.01, 3600)
+    if value is None:
+        raise SourceError(f"expected seconds between 0.01 and 3600 in {name!r}, found {text!r}")
+    return value
+
+
+def _detect(rail: str) -> Source:
+    """Open the first source that answers a real query with power; an importable library proves nothing."""
+    tried = []
+    for name in ("sysfs", "tegrastats", "jtop"):
+        try:
+            source = open_source(name, rail)
+        except SourceError as error:
+            tried.append(f"{name}: {error}")
+            continue
+        if source.read().power_w:
+            return source
+        tried.append(f"{name}: {source.missing.get('power_w', 'no power')}")
+        source.close()
+    raise SourceError("no source gives power here\n" + "\n".join(tried))
