@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        text = str(error)
+        text = " ".join(str(error).split())
         if "full" in text or "disk I/O" in text:
             advice = "make room on the disk: what is logged is intact, and the monitor goes on from there"
         elif "readonly" in text or "unable to open" in text or isinstance(error, OSError):
@@ -71,11 +72,15 @@ def connect(path: str | Path, timeout_s: float = 10.0) -> sqlite3.Connection:
     if not path.is_file():
         raise LogError(f"{path}: there is no such log: the monitor writes one with --log {path}")
     with _explained(path):
-        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", timeout_s, uri=True)
+        # Without a write-ahead log beside it the file is whole; on a read-only disk SQLite has to be told so.
+        still = not Path(f"{path}-wal").exists() and not os.access(path.parent, os.W_OK)
+        uri = f"file:{quote(str(path))}?mode=ro{'&immutable=1' if still else ''}"
+        connection = sqlite3.connect(uri, timeout_s, uri=True)
         try:
             if (damage := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                 raise sqlite3.DatabaseError(damage)
-            if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            tables = connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+            if tables and connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
                 raise LogError(f"{path}: an SQLite file, but not a log of this monitor: give another --log")
         except BaseException:
             connection.close()

@@ -1,0 +1,561 @@
+import json
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from estimator_utils import daemon, datasets, session_log
+from estimator_utils.calibration import Calibration, CalibrationMismatchError
+from estimator_utils.monitor import Monitor, Settings
+from estimator_utils.schema import Metadata, Trace, write_dataset
+from estimator_utils.session_log import LogError, SessionLog, read_sessions
+from estimator_utils.sessions import Rule
+from estimator_utils.telemetry import Sample
+from estimator_utils.telemetry.jetson import Sysfs
+from estimator_utils.telemetry.replay import Replay
+from tests.support.kill9 import SETTINGS, three_sessions
+from tests.support.player import MODEL, Board, play
+
+IDLE_W = 0.642048  # trial 1 of the study, as are the constants
+EQ1 = Calibration(1, 5.6113, 1.4625, 61.468, idle_power_w=IDLE_W)
+EQ2 = Calibration(2, 5.7230, 3.750, idle_power_w=IDLE_W)
+TRUTH_TFLOP, ENERGY_J = 364.20, 4117.0
+BELONGS = {"device": MODEL, "rail": "VDD_CPU_GPU_CV", "power_mode": "25W", "precision": "fp32"}
+WHERE_NAMESPACES = pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run(["unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode
+    != 0,
+    reason="user and mount namespaces are forbidden here",
+)
+
+
+def rows_of(source, settings, log=None, speed=0.0):
+    found = []
+    daemon.run(Monitor(source, settings, log), lambda sample, rows: found.extend(rows), speed)
+    return found
+
+
+def error_percent(row):
+    return 100 * (row["estimate_tflop"] / TRUTH_TFLOP - 1)
+
+
+def a_replay(trace=None, **metadata):
+    about = Metadata(name="made up", **metadata) if metadata else None
+    return Replay("replay:made up", trace or three_sessions(), about)
+
+
+# the study's ten minutes ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def recorded():
+    return datasets.trace("orin-nano-25w")
+
+
+@pytest.mark.recorded
+def test_the_recorded_run_replayed_at_any_phase(recorded):
+    for phase_s in np.arange(30) * 0.05:
+        source = Replay("recorded", recorded, phase_s=phase_s)
+        (row,) = rows_of(source, Settings(EQ1))
+        assert abs(row["start_s"] - 65.5) <= 1.5
+        assert abs(row["end_s"] - 590.4) <= 1.5
+        assert row["energy_net_j"] == pytest.approx(ENERGY_J, rel=0.005)
+        assert error_percent(row) == pytest.approx(1.5, abs=0.6)
+        (row,) = rows_of(source, Settings(EQ2))
+        assert error_percent(row) == pytest.approx(3.1, abs=0.6)
+        assert row["gaps"] == 0
+        assert row["marks"] == ()
+
+
+def cut(trace, from_s, to_s):
+    """The part of a trace that holds its run; the idle minute before it only takes time to play."""
+    columns = (trace.t_s, trace.power_w, trace.gpu_util, trace.dram_bytes_per_s)
+    rows = [row for row in zip(*columns, strict=True) if from_s <= row[0] <= to_s]
+    return Trace(*map(tuple, zip(*rows, strict=True)))
+
+
+def played_rows(trace, source, settings, root, speed):
+    """Play a trace in the background while the monitor watches; times in the trace's clock."""
+    stop, found, began = threading.Event(), [], []
+
+    def player():
+        began.append(play(trace, root, speed))
+        time.sleep(6 * settings.rule.period_s / speed)  # three idle polls to end on, and slack
+        stop.set()
+
+    thread = threading.Thread(target=player)
+    thread.start()
+    daemon.run(Monitor(source, settings), lambda sample, rows: found.extend(rows), speed, stop)
+    thread.join()
+    return [
+        {**row, "start_s": row["start_s"] - began[0] * speed, "end_s": row["end_s"] - began[0] * speed}
+        for row in found
+    ]
+
+
+@pytest.mark.recorded
+def test_the_recorded_run_played_through_the_sysfs_tree(recorded, tmp_path):
+    Board(tmp_path / "sys")
+    source = Sysfs(tmp_path / "sys")
+    settings = Settings(replace(EQ1, **BELONGS), declared={"precision": "fp32"})
+    (row,) = played_rows(cut(recorded, 55, 596), source, settings, tmp_path / "sys", 60.0)
+    assert abs(row["start_s"] - 65.5) <= 1.5
+    assert abs(row["end_s"] - 590.4) <= 1.5
+    assert row["energy_net_j"] == pytest.approx(ENERGY_J, rel=0.005)
+    assert error_percent(row) == pytest.approx(1.5, abs=0.6)
+    assert (row["equation"], row["warning"], row["data"]) == (1, "", "recorded")
+
+
+@pytest.mark.recorded
+@pytest.mark.namespace
+def test_the_recorded_run_played_through_the_real_jtop(recorded, tmp_path):
+    pytest.importorskip("jtop", reason="jetson-stats is not installed: pip install 'estimator-utils[jetson]'")
+    from estimator_utils.telemetry.jtop import Jtop
+    from tests.support import jtop_harness
+
+    if reason := jtop_harness.why_not():
+        pytest.skip(reason)
+    Board(tmp_path / "sys")
+    speed = 20.0
+    settings = Settings(EQ1, EQ2, declared=BELONGS)
+    with jtop_harness.Jtop(tmp_path / "sys", tmp_path) as harness:
+        harness.start()
+        source = Jtop(interval_s=1.5 / speed, launch=harness.inside)
+        try:
+            (row,) = played_rows(cut(recorded, 55, 596), source, settings, tmp_path / "sys", speed)
+        finally:
+            source.close()
+    assert abs(row["start_s"] - 65.5) <= 3.0  # one poll, and one of jtop's own
+    assert abs(row["end_s"] - 590.4) <= 3.0
+    assert row["energy_net_j"] == pytest.approx(ENERGY_J, rel=0.005)
+    assert (row["equation"], row["note"]) == (2, "DRAM traffic was missing: Eq. 2 in place of Eq. 1")
+    assert error_percent(row) == pytest.approx(3.1, abs=0.6)
+
+
+# estimates ------------------------------------------------------------------------------------------
+
+
+def test_an_estimate_is_the_calibrations_own():
+    (first, *_) = rows_of(a_replay(), Settings(EQ1))
+    expected = EQ1.estimate_tflop(first["energy_net_j"], first["duration_s"], first["dram_tb"])
+    assert (first["estimate_tflop"], first["equation"], first["note"]) == (expected, 1, "")
+
+
+def test_eq_2_steps_in_where_dram_is_missing_and_says_so():
+    blind = replace(three_sessions(), dram_bytes_per_s=(None,) * 400)
+    with_fallback, without = (rows_of(a_replay(blind), s) for s in (Settings(EQ1, EQ2), Settings(EQ1)))
+    assert {row["equation"] for row in with_fallback} == {2}
+    assert {row["note"] for row in with_fallback} == {"DRAM traffic was missing: Eq. 2 in place of Eq. 1"}
+    assert {row["estimate_tflop"] for row in without} == {None}
+    assert {row["note"] for row in without} == {
+        "no estimate: DRAM traffic was missing, and no Eq. 2 calibration was given"
+    }
+
+
+def test_the_baseline_is_the_calibrations_unless_told_otherwise():
+    (row, *_) = rows_of(a_replay(), Settings(EQ1))
+    assert row["idle_power_w"] == IDLE_W
+    (row, *_) = rows_of(a_replay(), Settings(EQ1, idle_power_w=2.0))
+    assert row["idle_power_w"] == 2.0
+    assert row["note"].startswith("live idle is 0.6")
+    for settings in (Settings(replace(EQ1, idle_power_w=None)), Settings(EQ1, replace(EQ2, idle_power_w=0.7))):
+        with pytest.raises(CalibrationMismatchError, match="--idle-w"):
+            Monitor(a_replay(), settings)
+
+
+@pytest.mark.parametrize(("name", "other"), [(name, f"another {name}") for name in BELONGS])
+def test_a_calibration_from_elsewhere_is_refused_or_forced_and_marked(name, other):
+    calibration = replace(EQ1, **{**BELONGS, name: other})
+    said = {key: value for key, value in BELONGS.items() if key != "precision"}
+    settings = Settings(calibration, declared={"precision": "fp32"})
+    with pytest.raises(CalibrationMismatchError, match=f"{name} is .* belongs to 'another {name}'.*--force"):
+        Monitor(a_replay(**said), settings)
+    rows = rows_of(a_replay(**said), replace(settings, force=True))
+    assert rows
+    assert all(f"another {name}" in row["warning"] for row in rows)
+    assert (
+        rows_of(a_replay(**said), Settings(replace(EQ1, **BELONGS), declared={"precision": "fp32"}))[0]["warning"]
+        == ""
+    )
+
+
+def test_what_is_not_said_must_be_declared_and_what_is_said_cannot_be_declared_away():
+    settings = Settings(replace(EQ1, device="Orin Nano"))
+    with pytest.raises(CalibrationMismatchError, match="declare it with --device"):
+        Monitor(a_replay(), settings)
+    Monitor(a_replay(), replace(settings, declared={"device": "Orin Nano"}))
+    with pytest.raises(CalibrationMismatchError, match="declared 'Orin Nano' but the source says 'Thor'"):
+        Monitor(a_replay(device="Thor"), replace(settings, declared={"device": "Orin Nano"}))
+
+
+def test_a_power_mode_that_changes_under_the_monitor_is_marked(tmp_path):
+    board = Board(tmp_path / "sys")
+    watcher = Monitor(Sysfs(board.root), Settings(replace(EQ1, **BELONGS), declared={"precision": "fp32"}))
+    found = []
+    for k in range(30):
+        if k == 5:
+            board.put("../var/lib/nvpmodel/status", "pmode:0000")
+        board.set(power_w=8.0 if 10 <= k < 20 else 0.64, gpu_util=float(10 <= k < 20), dram_bytes_per_s=3e10)
+        found += watcher.poll(replace(watcher.source.read(), t_s=1.5 * k, wall_s=None))
+    (row,) = found
+    assert "power_mode is '15W' but the calibration belongs to '25W'" in row["warning"]
+    assert "identity changed x1" in row["marks"]
+
+
+def test_fragments_and_the_run_they_are_parts_of_are_both_listed():
+    rows = rows_of(a_replay(), SETTINGS)
+    assert [(row["kind"], row["parts"]) for row in rows] == [
+        ("session", 1), ("session", 1), ("session", 1), ("merged", 2), ("session", 1),
+    ]  # fmt: skip
+    first, second, whole = rows[1:4]
+    assert (whole["start_s"], whole["end_s"]) == (first["start_s"], second["end_s"])
+    parts_j = first["energy_net_j"] + second["energy_net_j"]
+    assert parts_j <= whole["energy_net_j"] < 1.01 * parts_j
+    assert whole["duration_s"] == pytest.approx(second["end_s"] - first["start_s"])
+
+
+def test_the_studys_edges_are_there_on_request():
+    row, study = (rows_of(a_replay(), Settings(EQ1, rule=Rule(edges=e)))[0] for e in ("unbiased", "study"))
+    assert (study["start_s"], study["end_s"], study["edges"]) == (row["start_s"], row["end_s"], "study")
+    assert study["duration_s"] == row["duration_s"] + 1.5
+    assert study["energy_net_j"] < row["energy_net_j"]
+
+
+# the pace -------------------------------------------------------------------------------------------
+
+
+def test_speed_is_the_pace_of_the_monitors_clock():
+    trace = three_sessions(polls=200)
+    began_s = time.monotonic()
+    fast = rows_of(a_replay(trace), Settings(EQ1), speed=300.0)
+    assert time.monotonic() - began_s == pytest.approx(300 / 300.0, abs=0.5)
+    assert fast == rows_of(a_replay(trace), Settings(EQ1))
+
+
+def test_a_log_that_is_denser_than_the_polls_is_thinned_to_them():
+    dense = Replay("dense", three_sessions(), period_s=0.1)
+    polled = []
+    daemon.run(Monitor(dense, Settings(EQ1)), lambda sample, rows: polled.append(sample), 0)
+    steps = [b.t_s - a.t_s for a, b in pairwise(polled[1:-1])]
+    assert steps == pytest.approx([1.5] * len(steps))
+
+
+def test_a_live_board_cannot_be_read_faster_than_time_passes(tmp_path):
+    board = Board(tmp_path / "sys")
+    with pytest.raises(ValueError, match="speed"):
+        daemon.run(Monitor(Sysfs(board.root), Settings(EQ1)), lambda sample, rows: None, 0)
+
+
+# what a live monitor goes through -------------------------------------------------------------------
+
+
+def live_rows(tmp_path, happen, log=None, polls=40):
+    """Poll a played board; a run goes from poll 10 to 30. ``happen(k, board, watcher)`` comes before poll k."""
+    board = Board(tmp_path / "sys")
+    watcher = Monitor(Sysfs(board.root), Settings(EQ1), log)
+    found = list(watcher.carried)
+    for k in range(polls):
+        board.set(power_w=8.0 if 10 <= k < 30 else 0.64, gpu_util=float(10 <= k < 30), dram_bytes_per_s=3e10)
+        happen(k, board, watcher)
+        found += watcher.poll(replace(watcher.source.read(), t_s=1.5 * k, wall_s=1e9 + 1.5 * k))
+    return found
+
+
+def test_a_lost_sensor_is_recorded_and_is_not_the_end(tmp_path):
+    def happen(k, board, watcher):
+        if 15 <= k < 20:
+            board.remove(board.load)
+
+    (row,) = live_rows(tmp_path, happen)
+    (undisturbed,) = live_rows(tmp_path / "again", lambda *_: None)
+    assert (row["gaps"], row["gap_s"]) == (1, 9.0)
+    assert "gpu_util lost x1" in row["marks"]
+    assert {**row, **dict.fromkeys(("gaps", "gap_s", "marks", "source"))} == {
+        **undisturbed, **dict.fromkeys(("gaps", "gap_s", "marks", "source")), "gpu_util": row["gpu_util"]
+    }  # fmt: skip
+
+
+def test_sleep_of_the_machine_is_recorded(tmp_path, monkeypatch):
+    real = time.clock_gettime
+
+    def happen(k, board, watcher):
+        if k == 20:
+            monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + 600)
+
+    (row,) = live_rows(tmp_path, happen)
+    assert [mark for mark in row["marks"] if "slept" in mark] == ["machine slept x1 (+600.0 s)"]
+    assert row["duration_s"] == pytest.approx(30)
+
+
+def test_a_restart_of_the_machine_ends_the_open_session(tmp_path):
+    log = SessionLog(tmp_path / "log.sqlite")
+    assert live_rows(tmp_path, lambda *_: None, log, polls=20) == []
+    log.close()
+    database = sqlite3.connect(tmp_path / "log.sqlite")
+    with database:
+        (state,) = database.execute("SELECT content FROM state").fetchone()
+        database.execute("UPDATE state SET content = ?", (json.dumps({**json.loads(state), "boot": "another"}),))
+    database.close()
+    log = SessionLog(tmp_path / "log.sqlite")
+    ended, again = live_rows(tmp_path, lambda *_: None, log)
+    log.close()
+    assert ended["marks"] == ("machine restarted x1",)
+    assert ended["duration_s"] == pytest.approx(9.5 * 1.5)
+    assert again["marks"] == ()
+    assert [row["marks"] for row in read_sessions(tmp_path / "log.sqlite")] == ["machine restarted x1", ""]
+
+
+def test_idle_readings_far_from_the_baseline_are_told(tmp_path):
+    (near,) = live_rows(tmp_path, lambda *_: None)
+    assert near["idle_check_w"] == pytest.approx(0.64, abs=0.04)
+    assert near["note"] == ""
+
+    def happen(k, board, watcher):
+        if k < 10:
+            board.set(power_w=0.9)
+
+    (far,) = live_rows(tmp_path / "far", happen)
+    assert far["note"].startswith("live idle is 0.8")
+    assert far["energy_net_j"] == pytest.approx(near["energy_net_j"], rel=0.01)  # told, and not taken
+
+
+# the log --------------------------------------------------------------------------------------------
+
+
+def test_the_log_is_read_by_pandas_in_one_line(tmp_path):
+    log = SessionLog(tmp_path / "log.sqlite")
+    rows = rows_of(a_replay(), SETTINGS, log)
+    sessions = pd.read_sql("select * from sessions", sqlite3.connect(tmp_path / "log.sqlite"))  # while it is open
+    samples = pd.read_sql("select * from samples", sqlite3.connect(tmp_path / "log.sqlite"))
+    log.close()
+    assert sessions.estimate_tflop.tolist() == [row["estimate_tflop"] for row in rows]
+    assert samples.t_s.tolist() == [1.5 * k for k in range(400)]
+    assert samples.gpu_clock_hz.isna().all()
+    assert json.loads(json.dumps(rows))[0]["energy_net_j"] == sessions.energy_net_j[0]
+
+
+def test_a_replay_that_is_logged_already_is_not_logged_again(tmp_path):
+    for _ in range(2):
+        log = SessionLog(tmp_path / "log.sqlite")
+        rows = rows_of(a_replay(), SETTINGS, log)
+        log.close()
+    assert rows == []
+    assert len(read_sessions(tmp_path / "log.sqlite")) == 5
+
+
+def test_200_kills_lose_at_most_one_poll_and_no_session(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.kill9", tmp_path, "200", "0"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["kills"] == 200
+    assert found["most_polls_lost"] <= 1
+    assert found["inside"] > 50
+
+
+@pytest.mark.namespace
+@WHERE_NAMESPACES
+def test_a_full_or_read_only_disk_is_told_and_destroys_nothing(tmp_path):
+    done = subprocess.run(
+        ["unshare", "-Urm", "--propagation", "private", sys.executable, "-m", "tests.support.bad_disk", tmp_path],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "disk is full; make room on the disk: what is logged is intact" in found["full"]
+    assert found["intact"]
+    assert 0 < found["polls"] < 400
+    assert found["goes on"]
+    assert "Read-only file system" in found["read-only"]
+    assert found["unchanged"]
+    # With a live board the monitor goes on: the session that ended meanwhile is logged later, and marked.
+    assert found["live sessions"]
+    assert found["live marks"] == ["poll not logged x20", "poll not logged x61", "", ""]
+    assert found["live polls lost"] == 100
+    assert done.stderr.count("disk is full") == 1
+    assert "can be written again" in done.stderr
+
+
+def damaged_logs(path):
+    log = SessionLog(path)
+    rows_of(a_replay(), SETTINGS, log)
+    log.close()
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    yield "garbage", b"not a database" * 1000
+    yield "cut", whole[:middle]
+    yield "overwritten", whole[:8192] + b"\xa5" * middle + whole[8192 + middle :]
+    database = sqlite3.connect(path.with_name("other.sqlite"))
+    database.execute("CREATE TABLE sessions (a)")
+    database.commit()
+    database.close()
+    yield "another program's", path.with_name("other.sqlite").read_bytes()
+
+
+def test_a_damaged_log_is_refused_and_left_as_it_is(tmp_path):
+    path = tmp_path / "log.sqlite"
+    for kind, content in damaged_logs(path):
+        path.write_bytes(content)
+        for use in (SessionLog, read_sessions):
+            with pytest.raises(LogError, match=r"log\.sqlite.*(move it aside|another --log)"):
+                use(path)
+            assert path.read_bytes() == content, kind
+
+
+def test_two_monitors_cannot_write_one_log(tmp_path):
+    log = SessionLog(tmp_path / "log.sqlite")
+    with pytest.raises(LogError, match="another monitor"):
+        SessionLog(tmp_path / "log.sqlite")
+    log.close()
+    SessionLog(tmp_path / "log.sqlite").close()
+
+
+def test_a_log_belongs_to_one_source(tmp_path):
+    log = SessionLog(tmp_path / "log.sqlite")
+    rows_of(a_replay(), SETTINGS, log)
+    with pytest.raises(LogError, match="give another --log"):
+        Monitor(Replay("replay:other", three_sessions()), SETTINGS, log)
+    log.close()
+
+
+def test_a_folder_that_does_not_exist_is_told(tmp_path):
+    with pytest.raises(LogError, match="give another --log"):
+        SessionLog(tmp_path / "nowhere" / "log.sqlite")
+    with pytest.raises(LogError, match="no such log"):
+        read_sessions(tmp_path / "log.sqlite")
+
+
+def test_old_samples_are_pruned_and_sessions_stay(tmp_path):
+    log = SessionLog(tmp_path / "log.sqlite", keep_samples=300)
+    busy = [200 <= k < 400 for k in range(2500)]
+    trace = Trace(
+        tuple(1.5 * k for k in range(2500)),
+        tuple(8.0 if b else 0.6 for b in busy),
+        tuple(map(float, busy)),
+        (3e10,) * 2500,
+    )
+    rows_of(a_replay(trace), SETTINGS, log)
+    log.close()
+    samples = pd.read_sql("select * from samples", sqlite3.connect(tmp_path / "log.sqlite"))
+    assert 300 <= len(samples) < 300 + session_log.PRUNE_POLLS
+    assert samples.t_s.iloc[-1] == 1.5 * 2499
+    assert len(read_sessions(tmp_path / "log.sqlite")) == 1
+    with pytest.raises(LogError, match="no longer kept"):
+        session_log.read_samples(tmp_path / "log.sqlite", 1)
+
+
+def test_sessions_are_plotted_and_samples_exported(tmp_path):
+    path = tmp_path / "log.sqlite"
+    log = SessionLog(path)
+    rows = rows_of(a_replay(kind="simulated"), SETTINGS, log)
+    log.close()
+    samples = session_log.read_samples(path, 2)
+    assert samples[0].t_s < rows[1]["start_s"] < rows[1]["end_s"] < samples[-1].t_s
+    assert all(isinstance(sample, Sample) for sample in samples)
+    session_log.plot_session(path, 2, tmp_path / "session.png")
+    assert (tmp_path / "session.png").read_bytes().startswith(b"\x89PNG")
+    assert session_log.export_samples(path, tmp_path / "samples.parquet", chunk=150) == 400
+    exported = pd.read_parquet(tmp_path / "samples.parquet")
+    pd.testing.assert_frame_equal(
+        exported[["t_s", "power_w", "gpu_util"]],
+        pd.read_sql("select t_s, power_w, gpu_util from samples", sqlite3.connect(path)),
+    )
+    assert exported.gpu_clock_hz.isna().all()
+    with pytest.raises(LogError, match="no session 9"):
+        session_log.plot_session(path, 9, tmp_path / "none.png")
+    assert all("simulated" in session_log.session_line(row) for row in rows)
+
+
+# the command ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    metadata = Metadata("toy", kind="simulated", **{k: v for k, v in BELONGS.items() if k != "precision"})
+    write_dataset(tmp_path / "toy", metadata, {}, {"trace": three_sessions()})
+    replace(EQ1, **BELONGS).save(tmp_path / "eq1.json")
+    return tmp_path
+
+
+def command(folder, *more):
+    trace = folder / "toy" / "traces" / "trace.csv"
+    return [
+        sys.executable, "-m", "estimator_utils", "monitor", "--source", f"replay:{trace}", "--precision", "fp32",
+        "--log", folder / "log.sqlite", "--calibration", folder / "eq1.json", *more,
+    ]  # fmt: skip
+
+
+def test_the_command_prints_one_json_line_a_session(folder):
+    done = subprocess.run(command(folder, "--json", "--speed", "0"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["start_s"] for row in rows] == [30, 210, 355.5, 450]
+    needed = {"start_s", "end_s", "duration_s", "energy_net_j", "dram_tb", "estimate_tflop", "equation", "gaps"}
+    assert all(needed <= row.keys() for row in rows)
+    assert {row["data"] for row in rows} == {"simulated"}
+    listed = subprocess.run(
+        [sys.executable, "-m", "estimator_utils", "sessions", folder / "log.sqlite"],
+        capture_output=True,
+        text=True,
+    )
+    assert len(listed.stdout.splitlines()) == 4
+    assert "TFLOP (Eq. 1)" in listed.stdout
+
+
+def test_sigterm_ends_cleanly_and_keeps_the_open_session(folder):
+    process = subprocess.Popen(
+        command(folder, "--speed", "100"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    log = folder / "log.sqlite"
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:  # until the first run is under way
+        time.sleep(0.05)
+        if log.exists():
+            try:
+                (last_s,) = session_log.connect(log).execute("SELECT max(t_s) FROM samples").fetchone()
+            except (LogError, sqlite3.Error):
+                continue
+            if last_s and last_s > 60:
+                break
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, out, err) == (0, "", "")
+    done = subprocess.run(command(folder, "--speed", "0", "--json"), capture_output=True, text=True)
+    assert "goes on after" in done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["marks"] for row in rows] == [["monitor restarted x1"], [], [], []]
+    reference = rows_of(a_replay(), Settings(EQ1))
+    assert [row["energy_net_j"] for row in rows] == pytest.approx(
+        [row["energy_net_j"] for row in reference], rel=1e-12
+    )
+
+
+def test_what_is_refused_is_one_line_and_status_1(folder):
+    replace(EQ1, **{**BELONGS, "power_mode": "15W"}).save(folder / "eq1.json")
+    done = subprocess.run(command(folder, "--speed", "0"), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: calibration refused: power_mode is '25W'")
+    forced = subprocess.run(command(folder, "--speed", "0", "--force"), capture_output=True, text=True)
+    assert forced.returncode == 0
+    assert all("belongs to '15W'" in line for line in forced.stdout.splitlines())
+
+
+def test_the_live_view_shows_readings_and_the_session_so_far():
+    watcher = Monitor(a_replay(), Settings(EQ1))
+    lines = []
+    daemon.run(watcher, lambda sample, rows: sample and lines.append(daemon.view_line(watcher, sample)), 0)
+    assert lines[0].endswith("waiting for a workload")
+    assert "GPU 9" in lines[50]
+    assert lines[50].endswith("TFLOP so far (Eq. 1)")
+    assert daemon.view_line(watcher, Sample(0.0)).startswith("W unknown  GPU % unknown")
