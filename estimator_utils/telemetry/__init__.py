@@ -1,8 +1,30 @@
-"""Readings of a board: one `Sample` a poll, from whichever source a name opens."""
+"""Readings of a board: one `Sample` a poll, from whichever source a name opens.
+
+======================  ================================================================
+``sysfs[:ROOT]``        the files of a Jetson; ROOT plays /sys
+``jtop[:SECONDS]``      the jtop service, asked for a reading every 0.5 s; it has no DRAM
+``tegrastats[:FILE]``   the program, or its log; ``FILE#SECONDS`` between undated lines
+``smi:FILE``            a CSV log of nvidia-smi; ``FILE#GPU`` chooses one of several
+``replay:DATA``         a recorded or virtual trace
+``auto``                the first of sysfs, tegrastats and jtop that really gives power
+======================  ================================================================
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol
+
+IDENTITY_KEYS = ("device", "rail", "power_mode", "gpu_clock_hz", "emc_clock_hz")
+
+# The rail of the study: CPU, GPU and CV of an Orin Nano, without DRAM and SoC.
+DEFAULT_RAIL = "VDD_CPU_GPU_CV"
+
+
+class SourceError(Exception):
+    """A source cannot be opened or read: says what was expected, what was found and what to do."""
 
 
 @dataclass(frozen=True)
@@ -12,9 +34,9 @@ class Sample:
     Attributes
     ----------
     t_s : float
-        Monotonic seconds, in the source's own clock.
+        Monotonic seconds, in the source's own clock; never falls.
     wall_s : float or None
-        Unix time.
+        Unix time. Where ``wall_s - t_s`` changes, a clock was stepped or the board slept.
     power_w : float or None
         Instantaneous power of the named rail.
     gpu_util : float or None
@@ -36,3 +58,129 @@ class Sample:
     gpu_clock_hz: float | None = None
     emc_clock_hz: float | None = None
     source: str = ""
+
+
+class Source(Protocol):
+    """Where samples come from: a live board that is polled, or a log that ends.
+
+    Attributes
+    ----------
+    name : str
+        As `open_source` takes it.
+    live : bool
+        A live source is polled with `read`; a log is iterated and ends.
+    missing : dict of str to str
+        Fields of `Sample` that the source cannot give at the moment, each with the reason and how to grant
+        it. It may grow and shrink while the source is read.
+    """
+
+    name: str
+    live: bool
+    missing: dict[str, str]
+
+    def identity(self) -> dict[str, Any]:
+        """Return ``device``, ``rail``, ``power_mode`` and the mode's ``gpu_clock_hz`` and ``emc_clock_hz``.
+
+        None where the board or the log does not say.
+        """
+        ...
+
+    def read(self) -> Sample:
+        """Return the newest reading of a live source; never an old one again.
+
+        Once open, a lost sensor or service is no error: the sample has only its time and `missing` says
+        why; the source keeps trying to come back. It does not block for more than a few seconds.
+
+        Raises
+        ------
+        SourceError
+            Where the source is a log.
+        """
+        raise SourceError(f"{self.name} is a log: iterate over it")
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield the samples of a log until it ends; of a live source, as fast as it is asked."""
+        while True:
+            yield self.read()
+
+    def close(self) -> None:
+        """Free files and end child processes; twice does no harm."""
+        return None
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_source(name: str, rail: str = DEFAULT_RAIL) -> Source:
+    """Open a source by its name.
+
+    Parameters
+    ----------
+    name : str
+        As in the table of this module.
+    rail : str
+        The rail whose power is read, by its label; never another one instead.
+
+    Raises
+    ------
+    SourceError
+        Where the name is unknown, or what it names cannot be read.
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "auto" and not rest:
+        return _detect(rail)
+    if kind == "sysfs":
+        from .jetson import Sysfs
+
+        return Sysfs(rest or "/sys", rail)
+    if kind == "jtop":
+        from .jtop import Jtop
+
+        return Jtop(rail, _seconds(rest or "0.5", name))
+    if kind == "tegrastats":
+        from .tegrastats import Tegrastats, TegrastatsLog
+
+        path, _, step = rest.partition("#")
+        return TegrastatsLog(path, rail, _seconds(step or "1", name)) if path else Tegrastats(rail)
+    if kind == "smi" and rest:
+        from .nvidia import SmiLog
+
+        return SmiLog(*rest.partition("#")[::2])
+    if kind == "replay" and rest:
+        from .replay import open_replay
+
+        return open_replay(rest)
+    raise SourceError(
+        f"expected a source sysfs[:ROOT], jtop[:SECONDS], tegrastats[:FILE], smi:FILE, replay:DATA or auto,"
+        f" found {name!r}"
+    )
+
+
+def _seconds(text: str, name: str) -> float:
+    from .common import number
+
+    value = number(text, 0.01, 3600)
+    if value is None:
+        raise SourceError(f"expected seconds between 0.01 and 3600 in {name!r}, found {text!r}")
+    return value
+
+
+def _detect(rail: str) -> Source:
+    """Open the first source that answers a real query with power; an importable library proves nothing."""
+    tried = []
+    for name in ("sysfs", "tegrastats", "jtop"):
+        try:
+            source = open_source(name, rail)
+        except SourceError as error:
+            tried.append(f"{name}: {error}")
+            continue
+        if source.read().power_w:
+            return source
+        tried.append(f"{name}: {source.missing.get('power_w', 'no power')}")
+        source.close()
+    raise SourceError("no source gives power here\n" + "\n".join(tried))

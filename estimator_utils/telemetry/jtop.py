@@ -1,0 +1,235 @@
+"""The jtop service, asked through its own client (extra ``jetson``, AGPL-3.0) in a child process.
+
+The client blocks for ever on a hung service, ends without a word on a hung sampler, and fails when one
+process connects twice. So it lives in a child that a watchdog starts again; only text comes from there.
+Run as a program, this module is that child.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from estimator_utils.telemetry import DEFAULT_RAIL, IDENTITY_KEYS, Sample, Source, SourceError
+from estimator_utils.telemetry.common import Child, Missing, ZeroLoadCheck, plausible_power_w
+
+MODULE = "estimator_utils.telemetry.jtop"
+OPEN_S = 15.0  # for connecting and a first reading: jtop starts to sample with its first client
+SILENCE_S = 8.0
+# Memory and temperatures of a live board move within this time; else old data is served (jetson_stats #380).
+STALE_S = 30.0
+HINTS = {
+    "can't access": "sudo usermod -aG jtop $USER, then log in again",
+    "No module named": "pip install 'estimator-utils[jetson]'",
+}
+NO_DRAM = "jtop's share of the EMC is always 0 on Orin (jetson_stats #715): use sysfs as root"
+
+
+class Jtop(Source):
+    """Power of one rail, GPU load and clocks from the jtop service; it has no DRAM traffic.
+
+    ``launch`` goes before the child's command, to run it elsewhere (in a namespace, say).
+
+    Raises
+    ------
+    SourceError
+        Where the service cannot be reached, or has no such rail.
+    """
+
+    live = True
+
+    def __init__(
+        self,
+        rail: str = DEFAULT_RAIL,
+        interval_s: float = 0.5,
+        launch: Sequence[str] = (),
+        stale_s: float = STALE_S,
+    ) -> None:
+        self.name = "jtop"
+        self.missing = Missing(self.name)
+        self._rail, self._wait_s = rail, min(3 * interval_s + 0.2, 2.0)
+        self._doubt = ZeroLoadCheck(self.missing)
+        self._hello: dict[str, Any] = {}
+        self._error: str | None = None
+        self._last_s = 0.0
+        task = json.dumps([rail, interval_s, stale_s])
+        self._child = Child([*launch, sys.executable, "-m", MODULE, task], SILENCE_S)
+        deadline_s = time.monotonic() + OPEN_S
+        while not self._hello and self._error is None and time.monotonic() < deadline_s:
+            self._newest(0.1)
+        rails = self._hello.get("rails", [])
+        if rail not in rails:
+            self.close()
+            found = f"expected the rail {rail!r}, found {rails}: name one with --rail"
+            raise SourceError(f"jtop: {found if self._hello else self._error or self._child.reason}")
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the service says of its board."""
+        return {key: self._hello.get(key) for key in IDENTITY_KEYS} | {"rail": self._rail}
+
+    def _newest(self, wait_s: float) -> dict[str, Any] | None:
+        """Return the newest reading, waiting for one that was not given yet."""
+        deadline_s, newest = time.monotonic() + wait_s, None
+        while newest is None and (left_s := deadline_s - time.monotonic()) > 0:
+            for text in self._child.lines(left_s):
+                message = json.loads(text)
+                if "rails" in message:
+                    self._hello = message
+                elif "error" in message:
+                    self._error = message["error"]
+                elif message["t_s"] > self._last_s:
+                    newest, self._last_s, self._error = message, message["t_s"], None
+                    self._child.healthy()
+            if self._error is not None:
+                break
+        return newest
+
+    def read(self) -> Sample:
+        """Return the next reading, stamped as it came to the client, or after a while only the time."""
+        found = self._newest(self._wait_s)
+        lost = found is None
+        found = found or {"t_s": time.monotonic(), "wall_s": time.time()}
+        sample = Sample(
+            t_s=found["t_s"],
+            wall_s=found["wall_s"],
+            power_w=plausible_power_w(_scaled(found.get("power_mw"), 1e-3), self._rail),
+            gpu_util=_scaled(found.get("load_percent"), 1e-2, high=1.0),
+            gpu_clock_hz=_scaled(found.get("gpu_khz"), 1e3, low=1.0),
+            # jtop's own stand-in for a rate that it cannot read is 1 kHz
+            emc_clock_hz=_scaled(found.get("emc_khz"), 1e3, low=1e4),
+            source=self.name,
+        )
+        gone = f"no new reading: {self._error or self._child.reason}"
+        self.missing.explain(
+            sample,
+            {
+                "power_w": gone
+                if lost
+                else f"the rail {self._rail} is gone; jtop's total is not taken instead",
+                "gpu_util": gone if lost else "jtop gives no load, or a 0 that stands for NVML's silence",
+                "gpu_clock_hz": gone if lost else "jtop gives no clock of the GPU",
+                "emc_clock_hz": gone if lost else "jtop gives no clock of the EMC",
+                "dram_activity": NO_DRAM,
+                "dram_bytes_per_s": NO_DRAM,
+            },
+        )
+        return self._doubt(sample)
+
+    def close(self) -> None:
+        """End the child."""
+        self._child.close()
+
+
+def _scaled(value: Any, scale: float, low: float = -math.inf, high: float = 1e12) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return value * scale if low <= value * scale <= high else None
+
+
+def _connect(interval_s: float) -> Any:
+    """Return a connected client that asks for no more than the service gives.
+
+    The first client of a service fixes its rate; another whose own time-out, three times what it asked,
+    is shorter than that would end at once.
+    """
+    from multiprocessing.managers import BaseProxy
+
+    from jtop import jtop
+
+    while True:
+        BaseProxy._address_to_local.clear()  # else BrokenPipeError: jetson_stats #601
+        client = jtop(interval=interval_s)
+        client.start()
+        if client.interval <= interval_s:
+            return client
+        client.close()
+        interval_s = client.interval
+
+
+def _part(read: Callable[[], Any]) -> Any:
+    """Return a part of jtop's answer; None where this board, release or moment lacks it."""
+    try:
+        return read()
+    except (KeyError, IndexError, TypeError, AttributeError, StopIteration):
+        return None
+
+
+def _rails(client: Any) -> dict[str, Any]:
+    """Return the rails by name; the total is one only where jtop says which rail it is."""
+    total = client.power.get("tot", {})
+    own = {total["name"]: total} if "name" in total else {}
+    return dict(client.power.get("rail", {})) | own
+
+
+def _serve(rail: str, interval_s: float, stale_s: float, say: Callable[[dict[str, Any]], None]) -> None:
+    """Say what the service says, until it says no more."""
+    client = _connect(interval_s)
+    gpu = _part(lambda: next(iter(client.gpu.values()))) or {}
+    say(
+        {
+            "rails": sorted(_rails(client)),
+            "device": _part(lambda: client.board["hardware"]["Model"]),
+            "power_mode": _part(lambda: client.nvpmodel.name),
+            "gpu_clock_hz": _part(lambda: gpu["freq"]["max"] * 1000),
+            "emc_clock_hz": _part(lambda: client.memory["EMC"]["max"] * 1000),
+        }
+    )
+    uptime, before, moved_s = client.uptime, "", time.monotonic()
+    while client.ok():
+        t_s, wall_s = time.monotonic(), time.time()
+        if client.uptime <= uptime:  # the last of the previous client, or nothing new
+            continue
+        uptime = client.uptime
+        now = repr((client.power, client.gpu, client.memory, client.temperature))
+        if now != before:
+            before, moved_s = now, t_s
+        if t_s - moved_s > stale_s:
+            say({"t_s": t_s, "wall_s": wall_s})
+            continue
+        gpu = _part(lambda: next(iter(client.gpu.values()))) or {}
+        load = _part(lambda: gpu["status"]["load"])  # noqa: B023
+        nvml = _part(lambda: gpu["freq"]["governor"]) == "nvml"  # noqa: B023
+        say(
+            {
+                "t_s": t_s,
+                "wall_s": wall_s,
+                "power_mw": _part(lambda: _rails(client)[rail]["power"]),
+                "load_percent": None if nvml and not load else load,
+                "gpu_khz": None if nvml else _part(lambda: gpu["freq"]["cur"]),  # noqa: B023
+                "emc_khz": _part(lambda: client.memory["EMC"]["cur"]),
+            }
+        )
+    raise TimeoutError("its sampler is silent")
+
+
+def _main() -> None:
+    """Be the child: one JSON object a line, until the service or the parent ends."""
+    lines = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)  # whatever jtop prints goes elsewhere
+
+    def end_with_parent() -> None:
+        sys.stdin.buffer.read()
+        os._exit(0)
+
+    def say(message: dict[str, Any]) -> None:
+        lines.write(json.dumps(message, default=str) + "\n")
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        rail, interval_s, stale_s = json.loads(sys.argv[1])
+        _serve(rail, interval_s, stale_s, say)
+    except Exception as error:  # whatever ends the client is told to the parent, which decides
+        text = f"{type(error).__name__}: {error}"
+        hints = [hint for sign, hint in HINTS.items() if sign in text]
+        say({"error": " ".join([*text.split(), *(f"({hint})" for hint in hints)])})
+    os._exit(1)  # not waiting for the client's threads
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,223 @@
+"""NVIDIA's tegrastats: the running program, or a log of it, of any release since L4T 28."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from . import DEFAULT_RAIL, IDENTITY_KEYS, Sample, Source, SourceError
+from .common import Child, LogClock, Missing, ZeroLoadCheck, number, plausible_power_w
+from .jetson import ORIN_NANO_BYTES_PER_CYCLE, bytes_per_cycle, power_mode, read_text
+
+INTERVAL_S = 0.5  # of the program we start: half of the usual second, so that a poll finds a new line
+COMMAND = ("tegrastats", "--interval", f"{1000 * INTERVAL_S:.0f}")
+SYS = Path("/sys")
+SILENCE_S = 10.0  # its timeout, far above the interval: a slow line is no fault
+RAILS_128_BIT = {"VDD_IN", "VDD_CPU_GPU_CV", "VDD_SOC"}
+
+_LINE = re.compile(r"\b(?:RAM \d+/\d+[kM]B|CPU \[)", re.ASCII | re.IGNORECASE)
+_RAM_MB = re.compile(r"\bRAM \d+/(\d+)MB", re.ASCII)
+# "61%@2133", "0%", "@4266", "99%@[612]", "39%@[305,0]", "12 %@[1300, 1300]": share and first clock.
+_SHARE = r"\s+(?:(\d+)\s?%)?(?:@(\[\s*)?(\d+)(?(2)(?:\s*,\s*\d+)*\s*\]))?(?=\s|$)"
+_EMC = re.compile(r"(?<!\S)EMC(?:_FREQ)?" + _SHARE, re.ASCII)
+_GPU = re.compile(r"(?<!\S)GR3D(?:_FREQ)?" + _SHARE, re.ASCII)
+# The name and what it draws now; the mean since start and the peak that follow are not used.
+_POWER = re.compile(r"(?<!\S)([A-Z]\w*) (\d+)(?:mW)?/\d+(?:mW)?(?:/\d+(?:mW)?)?(?=\s|$)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one line says; None where it does not."""
+
+    wall_s: float | None = None
+    power_mw: dict[str, float] = field(default_factory=dict)
+    gpu_util: float | None = None
+    gpu_clock_hz: float | None = None
+    emc_share: float | None = None
+    emc_clock_hz: float | None = None
+    bytes_per_cycle: int | None = None
+
+
+def parse_line(text: str) -> Line | None:
+    """Read one line of tegrastats; None where it is none. Unknown tokens are skipped.
+
+    The EMC's share is of its current clock. Without a clock, a share of 0 is what JetPack 5 prints to users
+    without root whatever the memory does: unknown.
+    """
+    if not _LINE.search(text):
+        return None
+    rails = {name: number(now, 0, 1e6) for name, now in _POWER.findall(text) if name != "NC"}
+    gpu_util, gpu_clock_hz = _share(_GPU, text, 100)
+    emc_share, emc_clock_hz = _share(_EMC, text, 1e5)
+    ram = _RAM_MB.search(text)
+    orin = rails.keys() >= RAILS_128_BIT and " tj@" in text and ram is not None and int(ram.group(1)) > 6000
+    return Line(
+        wall_s=_wall_s(text),
+        power_mw={name: now for name, now in rails.items() if now is not None},
+        gpu_util=gpu_util,
+        gpu_clock_hz=gpu_clock_hz,
+        emc_share=None if emc_share == 0 and emc_clock_hz is None else emc_share,
+        emc_clock_hz=emc_clock_hz,
+        bytes_per_cycle=ORIN_NANO_BYTES_PER_CYCLE if orin else None,
+    )
+
+
+def _wall_s(text: str) -> float | None:
+    try:
+        return datetime.strptime(text.lstrip()[:19], "%m-%d-%Y %H:%M:%S").timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _share(pattern: re.Pattern[str], text: str, high: float) -> tuple[float | None, float | None]:
+    """Return the share as a fraction and the clock in Hz."""
+    if not (match := pattern.search(text)):
+        return None, None
+    percent, mhz = number(match.group(1) or "", 0, high), number(match.group(3) or "", 1, 1e5)
+    return None if percent is None else percent / 100, None if mhz is None else mhz * 1e6
+
+
+class _Reader(Source):
+    """What the program and its log have in common."""
+
+    def __init__(self, name: str, rail: str) -> None:
+        self.name, self._rail = name, rail
+        self.missing = Missing(name)
+        self._doubt = ZeroLoadCheck(self.missing)
+        emc = "the line has no share of the EMC or no clock with it: run tegrastats as root"
+        self._reasons = {
+            "power_w": f"the line has no rail {rail}, or 0 W",
+            "gpu_util": "the line has no share of GR3D_FREQ",
+            "dram_activity": emc,
+            "dram_bytes_per_s": f"{emc}; bytes a memory cycle are known for Orin Nano 8GB and NX only",
+        }
+
+    def _check_rail(self, line: Line) -> None:
+        if line.power_mw and self._rail not in line.power_mw:
+            raise SourceError(
+                f"{self.name}: expected the rail {self._rail!r}, found {sorted(line.power_mw)}: name one with"
+                " --rail"
+            )
+
+    def _sample(self, line: Line, t_s: float, wall_s: float | None) -> Sample:
+        power_mw = line.power_mw.get(self._rail)
+        share, clock_hz = line.emc_share, line.emc_clock_hz
+        known = share is not None and clock_hz is not None and line.bytes_per_cycle is not None
+        sample = Sample(
+            t_s=t_s,
+            wall_s=wall_s,
+            power_w=plausible_power_w(None if power_mw is None else power_mw / 1000, self._rail),
+            gpu_util=line.gpu_util,
+            dram_activity=share,
+            dram_bytes_per_s=share * clock_hz * line.bytes_per_cycle if known else None,  # type: ignore[operator]
+            gpu_clock_hz=line.gpu_clock_hz,
+            emc_clock_hz=clock_hz,
+            source=self.name,
+        )
+        self.missing.explain(sample, self._reasons)
+        return self._doubt(sample)
+
+
+class TegrastatsLog(_Reader):
+    """A log of tegrastats; ``t_s`` counts from its first line.
+
+    Its dates have whole seconds: lines of one second are spread over it. Without dates, before JetPack 5, the
+    lines are ``step_s`` apart. Dates are local time, and are read as of this machine's zone.
+
+    Raises
+    ------
+    SourceError
+        Where the file cannot be read, has no line of tegrastats, or not the rail.
+    """
+
+    live = False
+
+    def __init__(self, path: str | Path, rail: str = DEFAULT_RAIL, step_s: float = 1.0) -> None:
+        super().__init__(f"tegrastats:{path}", rail)
+        self._path, self._step_s = Path(path), step_s
+        first = next(self._lines(), None)
+        if first is None:
+            raise SourceError(f"{path}: expected lines of tegrastats, as 'RAM 2147/7620MB ...', found none")
+        self._check_rail(first)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the rail: a log says nothing else."""
+        return dict.fromkeys(IDENTITY_KEYS) | {"rail": self._rail}
+
+    def _lines(self) -> Iterator[Line]:
+        try:
+            with self._path.open(encoding="utf-8", errors="replace") as file:
+                for text in file:
+                    # The last line of a program that was killed may be cut in the middle of a number.
+                    whole = text if text.endswith("\n") else text.rpartition(" ")[0]
+                    if line := parse_line(whole):
+                        yield line
+        except OSError as error:
+            raise SourceError(f"cannot read {self._path}: {error.strerror}") from error
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield one sample a line."""
+        clock = LogClock(self.name, self._step_s)
+        for wall_s, lines in groupby(self._lines(), lambda line: line.wall_s):
+            if wall_s is None:
+                yield from (self._sample(line, clock(None), None) for line in lines)
+                continue
+            same_second, t_s = list(lines), clock(wall_s)
+            for k, line in enumerate(same_second):
+                part_s = k / len(same_second)
+                yield self._sample(line, t_s + part_s, wall_s + part_s)
+
+
+class Tegrastats(_Reader):
+    """The running program, started and watched as a child process; without root it has no EMC.
+
+    Raises
+    ------
+    SourceError
+        Where it cannot be started, says nothing, or not the rail.
+    """
+
+    live = True
+
+    def __init__(self, rail: str = DEFAULT_RAIL, command: Sequence[str] = COMMAND) -> None:
+        super().__init__("tegrastats", rail)
+        self._child = Child(command, SILENCE_S)
+        self._bytes_per_cycle = bytes_per_cycle(SYS)
+        line = self._newest(SILENCE_S)
+        if line is None:
+            self.close()
+            raise SourceError(f"tegrastats says nothing: {self._child.reason}")
+        self._check_rail(line)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the rail, and what the board's own files say of it."""
+        return dict.fromkeys(IDENTITY_KEYS) | {
+            "device": read_text(SYS / "firmware/devicetree/base/model") or None,
+            "rail": self._rail,
+            "power_mode": power_mode(SYS),
+        }
+
+    def _newest(self, wait_s: float) -> Line | None:
+        deadline_s = time.monotonic() + wait_s
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            lines = [line for text in self._child.lines(left_s) if (line := parse_line(text))]
+            if lines:
+                self._child.healthy()
+                return replace(lines[-1], bytes_per_cycle=self._bytes_per_cycle)
+        return None
+
+    def read(self) -> Sample:
+        """Return the next line's reading, stamped as it comes, or after a while only the time."""
+        self._child.lines(0)  # what waits in the pipe is old by up to a poll
+        line = self._newest(4 * INTERVAL_S)
+        return self._sample(line or Line(), time.monotonic(), time.time())
+
+    def close(self) -> None:
+        """End the program."""
+        self._child.close()
