@@ -1,0 +1,264 @@
+"""The monitor: fed one sample at a time it notices training runs and writes down how many TFLOP each one took.
+
+Verifier's side: it knows readings and a calibration, and nothing of the workload. `daemon` runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import statistics
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from estimator_utils.calibration import IDENTITY, Calibration, CalibrationMismatchError
+from estimator_utils.session_log import LogError, SessionLog
+from estimator_utils.sessions import Detector, Rule, Session
+from estimator_utils.telemetry import Sample, Source
+
+log = logging.getLogger("estimator_utils.monitor")
+
+IDLE_POLLS = 60  # the median of so many live idle readings is held against the baseline
+# How far it may be off: a tenth, or the largest offset of an Orin Nano's INA3221 (TI SBOS576A: 80 uV over 5 mOhm
+# at 5 V), whichever is more.
+IDLE_TOLERANCE_W, IDLE_TOLERANCE = 0.08, 0.1
+SLEEP_S = 1.0  # the machine slept where its clocks with and without sleep part by more between two polls
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the monitor is told.
+
+    Attributes
+    ----------
+    calibration, fallback : Calibration, Calibration or None
+        The fallback is of Eq. 2, for sessions without DRAM traffic.
+    rule : Rule
+        With the poll period.
+    merge_gap_s : float
+        Fragments with idle gaps of up to this are listed as one session too.
+    idle_power_w : float or None
+        In place of the calibration's baseline.
+    declared : mapping
+        ``device``, ``rail``, ``power_mode``, ``precision``, where the source does not say.
+    force : bool
+        Use a calibration that belongs elsewhere, and mark every estimate.
+    """
+
+    calibration: Calibration
+    fallback: Calibration | None = None
+    rule: Rule = field(default_factory=Rule)
+    merge_gap_s: float = 0.0
+    idle_power_w: float | None = None
+    declared: Mapping[str, str | None] = field(default_factory=dict)
+    force: bool = False
+
+    def calibrations(self) -> list[Calibration]:
+        """Return those given, in the order in which they are tried."""
+        return [c for c in (self.calibration, self.fallback) if c is not None]
+
+    def baseline_w(self) -> float:
+        """Return the idle baseline in W; CalibrationMismatchError where there is none, or two."""
+        known = [c.idle_power_w for c in self.calibrations()]
+        first = known[0] if self.idle_power_w is None else self.idle_power_w
+        if first is None or (self.idle_power_w is None and any(w is None or abs(w - first) > 1e-3 for w in known)):
+            raise CalibrationMismatchError(
+                f"one idle baseline is needed, the calibrations give {known} W: say it with --idle-w"
+            )
+        return first
+
+
+class Monitor:
+    """Detectors and estimates over one source, logged poll by poll.
+
+    Raises
+    ------
+    CalibrationMismatchError
+        Where a calibration belongs elsewhere and ``settings.force`` is not set.
+    LogError
+        Where the log belongs to another source.
+    """
+
+    def __init__(self, source: Source, settings: Settings, session_log: SessionLog | None = None) -> None:
+        self.source, self.settings, self._log = source, settings, session_log
+        self._idle_power_w = settings.baseline_w()
+        self._warning = self._mismatch()
+        if self._warning and not settings.force:
+            raise CalibrationMismatchError(
+                f"{self._warning}; --force uses it all the same and marks every estimate"
+            )
+        self._digest = hashlib.sha256("".join(c.to_json() for c in settings.calibrations()).encode()).hexdigest()
+        self._idle_w: deque[float] = deque(maxlen=IDLE_POLLS)
+        self._slept_s, self._missing = _slept_s(), set(source.missing)
+        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip() if source.live else ""
+        self._unlogged: list[Row] | None = None  # sessions that wait for a log that cannot be written
+        self.last_s: float | None = None  # the last poll, in the source's clock
+        self.carried: list[Row] = []  # sessions that a restart ended
+        self._reset()
+        if session_log is not None and (state := session_log.resume()):
+            self._resume(state, session_log.path)
+
+    def _reset(self) -> None:
+        rule, gap_s = self.settings.rule, self.settings.merge_gap_s
+        self.detector = Detector(self._idle_power_w, rule)
+        self._whole = Detector(self._idle_power_w, rule.merging(gap_s))  # over the dips inside of a run
+        self._parts = 0
+
+    def poll(self, sample: Sample) -> list[Row]:
+        """Take one sample and log it; return the sessions that it ended, estimated.
+
+        Raises
+        ------
+        LogError
+            Where the log of a replay cannot be written; with a live source the monitor goes on and tries again.
+        """
+        self._mark_troubles()
+        was_open = self.detector.open
+        ended, whole = self.detector.add(sample), self._whole.add(sample)
+        if self.detector.open != was_open and self._mismatch() != self._warning:
+            self._warning = self._mismatch()
+            self.mark("identity changed")
+        rows = self._rows(ended, whole)
+        idle = not self.detector.open and self.detector.ups == 0 and sample.gpu_util is not None
+        if idle and sample.power_w is not None:
+            self._idle_w.append(sample.power_w)
+        self.last_s = sample.t_s
+        self._commit(sample, rows)
+        return rows
+
+    def finish(self, mark: str = "readings ended first") -> list[Row]:
+        """End the open session because its readings have ended, and log it."""
+        rows = self._rows(self.detector.session(mark), self._whole.session(mark))
+        self._reset()
+        self._commit(None, rows)
+        return rows
+
+    def mark(self, kind: str, seconds: float = 0.0) -> None:
+        """Record an irregularity on the session that is open."""
+        for detector in (self.detector, self._whole):
+            detector.mark(kind, seconds)
+
+    def estimate(self, session: Session) -> tuple[float | None, int | None, str]:
+        """Return TFLOP and the equation that gave it, or None and None; and what there is to say about it."""
+        if session.energy_net_j is None:
+            return None, None, "no estimate: power was missing"
+        note = ""
+        for calibration in self.settings.calibrations():
+            if calibration.equation == 1 and session.dram_tb is None:
+                note = "DRAM traffic was missing"
+                continue
+            tflop = calibration.estimate_tflop(session.energy_net_j, session.duration_s, session.dram_tb)
+            return tflop, calibration.equation, note + (": Eq. 2 in place of Eq. 1" if note else "")
+        return None, None, f"no estimate: {note}, and no Eq. 2 calibration was given"
+
+    def _rows(self, ended: Session | None, whole: Session | None) -> list[Row]:
+        rows = []
+        if ended is not None:
+            self._parts += 1
+            rows.append(self._row("session", ended, 1))
+        if whole is not None:
+            if self._parts > 1:
+                rows.append(self._row("merged", whole, self._parts))
+            self._parts = 0
+        return rows
+
+    def _row(self, kind: str, session: Session, parts: int) -> Row:
+        tflop, equation, note = self.estimate(session)
+        idle_w = statistics.median(self._idle_w) if self._idle_w else None
+        off = idle_w is not None and abs(idle_w - self._idle_power_w) > max(
+            IDLE_TOLERANCE_W, IDLE_TOLERANCE * self._idle_power_w
+        )
+        if off:
+            note += f"{'; ' if note else ''}live idle is {idle_w:.3f} W, the baseline {self._idle_power_w:.3f} W"
+        return {
+            "kind": kind,
+            **asdict(session),
+            "parts": parts,
+            "estimate_tflop": tflop,
+            "equation": equation,
+            "note": note,
+            "warning": self._warning,
+            "idle_check_w": idle_w,
+            **self._found(),
+            "data": "recorded" if self.source.live else self.source.identity().get("kind"),
+            "source": self.source.name,
+            "calibration_sha256": self._digest,
+        }
+
+    def _found(self) -> dict[str, str | None]:
+        said = self.source.identity()
+        return {name: said.get(name) or self.settings.declared.get(name) for name in IDENTITY}
+
+    def _mismatch(self) -> str:
+        said = self.source.identity()
+        faults = [
+            f"{name} is declared {declared!r} but the source says {said[name]!r}"
+            for name, declared in self.settings.declared.items()
+            if declared is not None and said.get(name) not in (None, declared)
+        ]
+        for calibration in self.settings.calibrations():
+            try:
+                calibration.check(**self._found())
+            except CalibrationMismatchError as error:
+                faults.append(str(error))
+        return "; ".join(dict.fromkeys(faults))
+
+    def _mark_troubles(self) -> None:
+        for name in self.source.missing.keys() - self._missing:
+            self.mark(f"{name} lost")
+        self._missing = set(self.source.missing)
+        if self.source.live and (slept_s := _slept_s() - self._slept_s) > SLEEP_S:
+            self._slept_s += slept_s
+            self.mark("machine slept", slept_s)
+
+    def _commit(self, sample: Sample | None, rows: list[Row]) -> None:
+        if self._log is None:
+            return
+        state = {
+            "source": self.source.name,
+            "boot": self._boot,
+            "t_s": self.last_s,
+            "told": self._told(),
+            "parts": self._parts,
+            "detectors": [self.detector.state(), self._whole.state()],
+        }
+        try:
+            self._log.commit(sample, state, [*(self._unlogged or ()), *rows])
+        except LogError as error:
+            if not self.source.live:
+                raise
+            if self._unlogged is None:
+                log.error("%s; sessions are kept in memory and tried again at each poll", error)
+            self._unlogged = [*(self._unlogged or ()), *rows]
+            self.mark("poll not logged")
+            return
+        if self._unlogged is not None:
+            log.warning("%s: can be written again", self._log.path)
+        self._unlogged = None
+
+    def _told(self) -> str:
+        return f"{self._idle_power_w} W, {self.settings.rule}, merging {self.settings.merge_gap_s} s"
+
+    def _resume(self, state: dict[str, Any], path: Path) -> None:
+        if state["source"] != self.source.name:
+            raise LogError(f"{path}: holds {state['source']}, not {self.source.name}: give another --log")
+        self.last_s, self._parts = state["t_s"], state["parts"]
+        self.detector.restore(state["detectors"][0])
+        self._whole.restore(state["detectors"][1])
+        if state["boot"] != self._boot:  # its clock began again, and no workload survived
+            self.last_s = None
+            self.carried = self.finish("machine restarted")
+            return
+        self.mark("monitor restarted")
+        if state["told"] != self._told():
+            self.mark("baseline or rule changed")
+
+
+def _slept_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()

@@ -1,0 +1,280 @@
+"""The monitor's durable log: one SQLite file (WAL) with the tables ``sessions`` and ``samples``.
+
+``pandas.read_sql("select * from sessions", sqlite3.connect(LOG))`` reads it, also while the monitor runs. A poll
+and all that follows from it are one transaction: after a kill the log ends with a whole poll, and `resume`
+returns what the monitor knew then. Sessions are kept for ever, samples as long as the monitor is told.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from estimator_utils.sessions import Session
+from estimator_utils.telemetry import Sample
+
+APPLICATION_ID = 0x464C4F50  # "FLOP": tells this log from other SQLite files
+PRUNE_POLLS = 1000  # old samples are deleted once in so many polls
+SAMPLE_COLUMNS = tuple(f.name for f in fields(Sample))
+SESSION_COLUMNS = (
+    "kind", *(f.name for f in fields(Session)), "parts", "estimate_tflop", "equation", "note", "warning",
+    "idle_check_w", "device", "rail", "power_mode", "precision", "data", "source",
+    "calibration_sha256", "sample_id",
+)  # fmt: skip
+_SCHEMA = f"""
+CREATE TABLE samples (id INTEGER PRIMARY KEY, {", ".join(SAMPLE_COLUMNS)});
+CREATE TABLE sessions (id INTEGER PRIMARY KEY, {", ".join(SESSION_COLUMNS)});
+CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 1), content TEXT NOT NULL);
+PRAGMA application_id = {APPLICATION_ID};
+"""
+
+
+class LogError(RuntimeError):
+    """The log cannot be read or written: says what was found and what to do; nothing in it is changed."""
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        text = str(error)
+        if "full" in text or "disk I/O" in text:
+            advice = "make room on the disk: what is logged is intact, and the monitor goes on from there"
+        elif "readonly" in text or "unable to open" in text or isinstance(error, OSError):
+            advice = "let the monitor's user write the file and its folder, or give another --log"
+        elif "locked" in text:
+            advice = "end the program that holds a write lock on it"
+        else:
+            advice = (
+                f"it was left as it is; move it aside and start again, or rescue it with: sqlite3 {path} .recover"
+            )
+        raise LogError(f"{path}: {text}; {advice}") from error
+
+
+def connect(path: str | Path, timeout_s: float = 10.0) -> sqlite3.Connection:
+    """Open a log for reading.
+
+    Raises
+    ------
+    LogError
+        Where it is missing, damaged, or another program's file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise LogError(f"{path}: there is no such log: the monitor writes one with --log {path}")
+    with _explained(path):
+        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", timeout_s, uri=True)
+        try:
+            if (damage := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(damage)
+            if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+                raise LogError(f"{path}: an SQLite file, but not a log of this monitor: give another --log")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+class SessionLog:
+    """A log opened for writing, by one monitor at a time.
+
+    Parameters
+    ----------
+    path : str or Path
+        Made where it does not exist.
+    keep_samples : int
+        How many of the latest samples are kept.
+
+    Raises
+    ------
+    LogError
+        Where another monitor holds it, it cannot be written, is damaged, or is another program's file.
+    """
+
+    def __init__(self, path: str | Path, keep_samples: int = 30 * 57_600) -> None:
+        self.path, self._keep, self._polls = Path(path), keep_samples, 0
+        with _explained(self.path):
+            if self.path.exists() and self.path.stat().st_size:
+                connect(self.path).close()
+            self._lock = open(f"{self.path}.lock", "w")  # noqa: SIM115 (held until close)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._lock.close()
+                raise LogError(
+                    f"{self.path}: another monitor writes it: end that one, or give another --log"
+                ) from None
+            self._db = sqlite3.connect(self.path, timeout=10.0)
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = NORMAL")
+                if not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
+                    self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+                self._db.execute("BEGIN IMMEDIATE")  # a log that cannot be written is found out here
+                self._db.rollback()
+            except BaseException:
+                self.close()
+                raise
+
+    def resume(self) -> dict[str, Any] | None:
+        """Return the state of the last logged poll, or None in a new log."""
+        with _explained(self.path):
+            row = self._db.execute("SELECT content FROM state").fetchone()
+        return json.loads(row[0]) if row else None
+
+    def commit(
+        self, sample: Sample | None, state: dict[str, Any], sessions: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        """Log one poll, the state after it and the sessions that it ended: all of it, or nothing.
+
+        Raises
+        ------
+        LogError
+            Where it cannot be written; the log is then as it was before.
+        """
+        with _explained(self.path):
+            if sessions:  # a finished session survives a power cut too, not only a kill
+                self._db.execute("PRAGMA synchronous = FULL")
+            try:
+                with self._db:
+                    last = None
+                    if sample is not None:
+                        last = self._insert("samples", dict(zip(SAMPLE_COLUMNS, astuple(sample), strict=True)))
+                    for session in sessions:
+                        row = {**session, "marks": "; ".join(session["marks"]), "sample_id": last}
+                        self._insert("sessions", {name: row[name] for name in SESSION_COLUMNS})
+                    self._db.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (json.dumps(state),))
+                    self._polls += 1
+                    if last is not None and self._polls % PRUNE_POLLS == 0:
+                        self._db.execute("DELETE FROM samples WHERE id <= ?", (last - self._keep,))
+            finally:
+                if sessions:
+                    self._db.execute("PRAGMA synchronous = NORMAL")
+
+    def _insert(self, table: str, row: dict[str, Any]) -> int | None:
+        marks = ", ".join("?" * len(row))
+        text = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"
+        return self._db.execute(text, tuple(row.values())).lastrowid
+
+    def close(self) -> None:
+        """Close the log; twice does no harm."""
+        self._db.close()
+        self._lock.close()
+
+
+def with_unit(value: float | None, unit: str) -> str:
+    """Return a reading as text; a missing one is said to be unknown."""
+    return f"{unit} unknown" if value is None else f"{value:.4g} {unit}"
+
+
+def session_line(row: dict[str, Any]) -> str:
+    """Return one line about a session, from its row of the log."""
+    estimate = with_unit(row["estimate_tflop"], "TFLOP") + (f" (Eq. {row['equation']})" if row["equation"] else "")
+    marks = row["marks"] if isinstance(row["marks"], str) else "; ".join(row["marks"])
+    remarks = [
+        "simulated" if row["data"] == "simulated" else "",
+        f"of {row['parts']} fragments" if row["kind"] == "merged" else "",
+        f"{row['gaps']} gaps of {row['gap_s']:.0f} s in all" if row["gaps"] else "",
+        marks,
+        row["note"],
+        row["warning"],
+    ]
+    return (
+        f"{row['kind']} {row['start_s']:.1f} to {row['end_s']:.1f} s: {row['duration_s']:.1f} s,"
+        f" {with_unit(row['energy_net_j'], 'J')}, {with_unit(row['dram_tb'], 'TB')}, {estimate}"
+        + "".join(f"; {remark}" for remark in remarks if remark)
+    )
+
+
+def read_sessions(path: str | Path) -> list[dict[str, Any]]:
+    """Return the rows of the table ``sessions``, oldest first."""
+    with _explained(Path(path)):
+        connection = connect(path)
+        connection.row_factory = sqlite3.Row
+        rows = [dict(row) for row in connection.execute("SELECT * FROM sessions ORDER BY id")]
+        connection.close()
+    return rows
+
+
+def read_samples(path: str | Path, session: int) -> list[Sample]:
+    """Return the logged samples of one session, with a little before and after it.
+
+    Raises
+    ------
+    LogError
+        Where there is no such session, or its samples are no longer kept.
+    """
+    found = [row for row in read_sessions(path) if row["id"] == session]
+    if not found:
+        raise LogError(f"{path}: there is no session {session}: list them with: sessions {path}")
+    row = found[0]
+    # The clock may have started again since: only the samples that led to this session count.
+    first_id = row["sample_id"] - row["polls"] - 100
+    margin_s = 0.05 * row["duration_s"] + 5
+    with _explained(Path(path)):
+        connection = connect(path)
+        rows = connection.execute(
+            f"SELECT {', '.join(SAMPLE_COLUMNS)} FROM samples"
+            " WHERE id BETWEEN ? AND ? + 100 AND t_s BETWEEN ? AND ? ORDER BY id",
+            (first_id, row["sample_id"], row["start_s"] - margin_s, row["end_s"] + margin_s),
+        ).fetchall()
+        connection.close()
+    if not rows:
+        raise LogError(f"{path}: the samples of session {session} are no longer kept (--keep-days)")
+    return [Sample(*cells) for cells in rows]
+
+
+def plot_session(path: str | Path, session: int, output: str | Path) -> None:
+    """Draw power, GPU load and DRAM traffic of one session into a PNG, PDF or SVG file."""
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    samples = read_samples(path, session)
+    (row,) = (row for row in read_sessions(path) if row["id"] == session)
+    t_s = np.array([sample.t_s for sample in samples]) - row["start_s"]
+    channels = (
+        ("power_w", 1.0, f"{row['rail'] or 'rail'} power (W)"),
+        ("gpu_util", 100.0, "GPU load (%)"),
+        ("dram_bytes_per_s", 1e-9, "DRAM traffic (GB/s)"),
+    )
+    figure, axes = plt.subplots(len(channels), 1, sharex=True, figsize=(7, 5), layout="constrained")
+    for axis, (field, scale, label) in zip(axes, channels, strict=True):
+        values = np.array([getattr(sample, field) for sample in samples], dtype=float) * scale
+        axis.plot(t_s, values, linewidth=0.8)
+        axis.axvspan(0, row["end_s"] - row["start_s"], alpha=0.15)
+        axis.set_ylabel(label)
+    axes[0].axhline(row["idle_power_w"], linestyle="--", linewidth=0.8, color="grey")
+    estimate = "no estimate" if row["estimate_tflop"] is None else f"{row['estimate_tflop']:.4g} TFLOP"
+    stamp = " (simulated)" if row["data"] == "simulated" else ""
+    axes[0].set_title(f"Session {session}{stamp}: {row['duration_s']:.1f} s, {estimate}")
+    axes[-1].set_xlabel("time since the first busy poll (s)")
+    figure.savefig(output, dpi=150)
+    plt.close(figure)
+
+
+def export_samples(path: str | Path, output: str | Path, chunk: int = 100_000) -> int:
+    """Write all kept samples to a Parquet file in constant memory; return their number."""
+    import pandas as pd
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    schema = pa.schema(
+        [("id", pa.int64()), *((name, pa.float64()) for name in SAMPLE_COLUMNS[:-1]), ("source", pa.string())]
+    )
+    total = 0
+    with _explained(Path(path)):
+        connection = connect(path)
+        with pq.ParquetWriter(output, schema) as writer:
+            for frame in pd.read_sql("SELECT * FROM samples ORDER BY id", connection, chunksize=chunk):
+                writer.write_table(pa.Table.from_pandas(frame, schema, preserve_index=False))
+                total += len(frame)
+        connection.close()
+    return total

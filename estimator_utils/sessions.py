@@ -1,0 +1,297 @@
+"""Where a training run began and ended in a board's readings, and its energy, traffic and time.
+
+The study's rule decides *that* a session began and ended: GPU utilisation above 5 % on two consecutive polls,
+below 5 % on three. Integrated between the polls at which it fires, a session loses 1.5 polls of energy on
+average and gains one poll of time. So by default it is integrated from the last idle poll before it to the
+first idle poll after it: the trapezoid gives it half of the interval at each edge: unbiased. Its time is
+the same trapezoid over "busy = 1, idle = 0", so that energy and time always belong to the same interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from estimator_utils.telemetry import Sample
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+EDGES = ("unbiased", "study")
+HOLE_POLLS = 2.5  # two readings further apart than this many poll periods have a gap between them
+EDGE_POLLS = 10  # an idle poll further away than this says nothing of when the workload began or ended
+CLOCK_STEP_S = 1.0  # wall time may drift this far from the source's clock between two polls
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a session starts and ends; the defaults are the study's.
+
+    ``edges`` is "unbiased", or "study" for integration between the polls at which the rule fires.
+    """
+
+    threshold: float = 0.05
+    start_polls: int = 2
+    stop_polls: int = 3
+    period_s: float = 1.5
+    edges: str = "unbiased"
+
+    def __post_init__(self) -> None:
+        if self.edges not in EDGES:
+            raise ValueError(f"edges must be one of {', '.join(EDGES)}, found {self.edges!r}")
+        if not (self.period_s > 0 and self.start_polls > 0 and self.stop_polls > 0):
+            raise ValueError(f"the poll period and the numbers of polls must be positive, found {self}")
+
+    def merging(self, gap_s: float) -> Rule:
+        """Return the rule that joins fragments with an idle gap of up to ``gap_s`` between them."""
+        return replace(self, stop_polls=max(self.stop_polls, math.floor(gap_s / self.period_s) + 2))
+
+
+@dataclass(frozen=True)
+class Session:
+    """One detected workload; what could not be measured is None, and gaps are bridged by straight lines."""
+
+    start_s: float  # first busy poll, in the source's clock
+    end_s: float  # first idle poll after it
+    duration_s: float  # between the edges that `edges` names, as are energy and traffic
+    energy_net_j: float | None  # above idle
+    dram_tb: float | None  # true TB, 1e12 bytes
+    gpu_util: float | None  # mean over time, 0..1
+    power_peak_w: float | None  # raw
+    idle_power_w: float
+    polls: int
+    gaps: int  # stretches without power, without GPU load or without any poll
+    gap_s: float
+    edges: str
+    marks: tuple[str, ...]  # whatever else was irregular, each kind once with its count
+    start_wall_s: float | None
+
+
+def energy_j(t_s: npt.ArrayLike, power_w: npt.ArrayLike, idle_power_w: float) -> float:
+    """Return the energy in J above idle: the trapezoid of max(power - idle, 0). Source: the study, Eq. 1.
+
+    Parameters
+    ----------
+    t_s, power_w : (n,) s, (n,) W
+        Increasing times; power that is None or NaN is left out, so that the line runs between the readings on
+        either side. Fewer than two readings give NaN.
+    idle_power_w : float
+
+    Examples
+    --------
+    >>> energy_j([0.0, 1.0, 3.0], [5.0, None, 5.0], idle_power_w=1.0)
+    12.0
+    """
+    import numpy as np  # in the function: the monitor streams, and starts faster without it
+
+    t, y = np.asarray(t_s, dtype=float), np.maximum(np.asarray(power_w, dtype=float) - idle_power_w, 0)
+    t, y = t[np.isfinite(y)], y[np.isfinite(y)]
+    if np.any(np.diff(t) <= 0):
+        raise ValueError("t_s must increase from one reading to the next: sort it, or split it where it steps")
+    return float(np.sum(np.diff(t) * (y[1:] + y[:-1])) / 2) if len(t) > 1 else math.nan
+
+
+def traffic_tb(t_s: npt.ArrayLike, bytes_per_s: npt.ArrayLike) -> float:
+    """Return the DRAM traffic in TB (1e12 true bytes) of (n,) bytes/s at (n,) s; missing as in `energy_j`."""
+    return energy_j(t_s, bytes_per_s, 0.0) / 1e12
+
+
+def _known(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+class Channel(NamedTuple):
+    """The running trapezoid of one reading: its area, number of readings, and the last one."""
+
+    area: float = 0.0
+    n: int = 0
+    t_s: float | None = None
+    value: float = 0.0
+
+    def add(self, t_s: float, value: float | None) -> Channel:
+        """Return the channel with one reading more; a missing one changes nothing."""
+        if value is None:
+            return self
+        step = 0.0 if self.t_s is None else (t_s - self.t_s) * (self.value + value) / 2
+        return Channel(self.area + step, self.n + 1, t_s, value)
+
+    def total(self, polls: int) -> float | None:
+        """Return the area, or None where most of the polls had no reading."""
+        return self.area if self.n > 1 and 2 * self.n >= polls else None
+
+
+class Tally(NamedTuple):
+    """What has been added up since some poll. Immutable, so that keeping an earlier one costs nothing."""
+
+    channels: tuple[Channel, ...] = (Channel(),) * 4  # busy (1, or 0 at the edges), net W, bytes/s, GPU load
+    polls: int = 0
+    gaps: int = 0
+    gap_s: float = 0.0
+    in_gap: bool = False
+    t_s: float | None = None
+    peak_w: float | None = None
+    marks: tuple[tuple[str, int, float], ...] = ()
+
+    def mark(self, kind: str, seconds: float = 0.0) -> Tally:
+        """Return the tally with an irregularity counted; memory grows with the kinds only."""
+        counts = {name: (name, n, total) for name, n, total in self.marks}
+        _, n, total = counts.get(kind, (kind, 0, 0.0))
+        counts[kind] = (kind, n + 1, total + seconds)
+        return self._replace(marks=tuple(counts.values()))
+
+    def add(self, sample: Sample, busy: float | None, idle_power_w: float, hole_s: float) -> Tally:
+        """Return the tally with one poll more."""
+        t_s, power_w, util = sample.t_s, _known(sample.power_w), _known(sample.gpu_util)
+        net_w = None if power_w is None else max(power_w - idle_power_w, 0.0)
+        values = (busy, net_w, _known(sample.dram_bytes_per_s), util)
+        step_s = 0.0 if self.t_s is None else t_s - self.t_s
+        missing = power_w is None or util is None
+        broken = missing or not 0 <= step_s <= hole_s
+        # where the source's clock started again nothing can be integrated across
+        old = self.channels if step_s >= 0 else [channel._replace(t_s=None) for channel in self.channels]
+        return Tally(
+            channels=tuple(channel.add(t_s, value) for channel, value in zip(old, values, strict=True)),
+            polls=self.polls + 1,
+            gaps=self.gaps + (broken and not self.in_gap),
+            gap_s=self.gap_s + (max(step_s, 0.0) if broken or self.in_gap else 0.0),
+            in_gap=missing,
+            t_s=t_s,
+            peak_w=max((w for w in (self.peak_w, power_w) if w is not None), default=None),
+            marks=self.marks,
+        )
+
+
+NOTHING = Tally()
+
+
+@dataclass
+class Detector:
+    """The start/stop machine, fed one `Sample` at a time, in constant memory.
+
+    A poll without GPU load is a gap: neither busy nor idle. It starts nothing and ends nothing.
+    """
+
+    idle_power_w: float
+    rule: Rule = field(default_factory=Rule)
+    open: bool = False
+    ups: int = 0
+    downs: int = 0
+    start_s: float = 0.0
+    start_wall_s: float | None = None
+    idle_s: float | None = None  # the last idle poll before a session
+    busy_s: float = 0.0  # the last busy poll
+    end_s: float = 0.0  # the first idle poll after it
+    last_s: float | None = None
+    last_wall_s: float | None = None
+    tally: Tally = NOTHING  # since the last idle poll, or of the open session
+    at_busy: Tally = NOTHING  # ... as it stood at the last busy poll
+    at_idle: Tally = NOTHING  # ... and at the first idle poll
+
+    def add(self, sample: Sample) -> Session | None:
+        """Take one poll; return the session that it ended, if it ended one."""
+        t_s, util, last_s = sample.t_s, _known(sample.gpu_util), self.last_s
+        if t_s == last_s:
+            return None  # the same reading again
+        if last_s is not None and t_s < last_s:
+            self.mark("source clock went back", last_s - t_s)
+            self.idle_s = None
+        elif last_s is not None and sample.wall_s is not None and self.last_wall_s is not None:
+            drift_s = (sample.wall_s - self.last_wall_s) - (t_s - last_s)
+            if abs(drift_s) > CLOCK_STEP_S:
+                self.mark("wall clock stepped", drift_s)
+        self.last_s, self.last_wall_s = t_s, sample.wall_s
+        sign = None if util is None else (util > self.rule.threshold) - (util < self.rule.threshold)
+        if self.open:
+            return self._add_open(sample, sign)
+        self._add_waiting(sample, sign)
+        return None
+
+    def mark(self, kind: str, seconds: float = 0.0) -> None:
+        """Record an irregularity on the session that is open, or that would begin here."""
+        self.tally = self.tally.mark(kind, seconds)
+
+    def _sum(self, tally: Tally, sample: Sample, busy: float | None) -> Tally:
+        return tally.add(sample, busy, self.idle_power_w, HOLE_POLLS * self.rule.period_s)
+
+    def _add_waiting(self, sample: Sample, sign: int | None) -> None:
+        t_s = sample.t_s
+        if sign is None:
+            self.tally = self._sum(self.tally, sample, None)
+        elif sign <= 0:
+            self.ups, self.idle_s, self.tally = 0, t_s, self._sum(NOTHING, sample, 0.0)
+        else:
+            if self.ups == 0:
+                self.start_s, self.start_wall_s = t_s, sample.wall_s
+                if self.idle_s is None or t_s - self.idle_s > EDGE_POLLS * self.rule.period_s:
+                    self.tally = Tally(marks=self.tally.marks).mark("start not seen")
+            self.ups += 1
+            self.open, self.downs = self.ups >= self.rule.start_polls, 0
+            if self.open and self.rule.edges == "study":
+                self.tally = Tally(marks=self.tally.marks)
+            self.tally = self.at_busy = self._sum(self.tally, sample, 1.0)
+            self.busy_s = t_s
+
+    def _add_open(self, sample: Sample, sign: int | None) -> Session | None:
+        t_s = sample.t_s
+        if sign == -1 and self.downs == 0:
+            self.end_s, self.at_idle = t_s, self._sum(self.tally, sample, 0.0)
+            if not 0 <= t_s - self.busy_s <= EDGE_POLLS * self.rule.period_s:
+                self.at_idle = self.at_busy._replace(marks=self.tally.marks).mark("end not seen")
+        self.tally = self._sum(self.tally, sample, None if sign is None else 1.0)
+        if sign == -1:
+            self.downs += 1
+        elif sign is not None:
+            self.downs, self.busy_s, self.at_busy = 0, t_s, self.tally
+        if self.downs < self.rule.stop_polls:
+            return None
+        session = self.session()
+        self.open, self.ups, self.idle_s, self.tally = False, 0, t_s, self._sum(NOTHING, sample, 0.0)
+        return session
+
+    def session(self, mark: str = "") -> Session | None:
+        """Return the open session as it stands, or None; ``mark`` says why it is looked at before its end."""
+        if not self.open:
+            return None
+        tally = self.at_idle if self.downs and self.rule.edges == "unbiased" else self.tally
+        busy, _, traffic, _ = tally.channels
+        marks = list((tally.mark(mark) if mark else tally).marks)
+        if 0 < traffic.n < tally.polls:
+            marks.append(("poll without DRAM", tally.polls - traffic.n, 0.0))
+        energy_j, traffic_b, util_s = (channel.total(tally.polls) for channel in tally.channels[1:])
+        return Session(
+            start_s=self.start_s,
+            end_s=self.end_s if self.downs else self.last_s or self.start_s,
+            duration_s=busy.area,
+            energy_net_j=energy_j,
+            dram_tb=None if traffic_b is None else traffic_b / 1e12,
+            gpu_util=None if util_s is None or busy.area <= 0 else util_s / busy.area,
+            power_peak_w=tally.peak_w,
+            idle_power_w=self.idle_power_w,
+            polls=tally.polls,
+            gaps=tally.gaps,
+            gap_s=tally.gap_s,
+            edges=self.rule.edges,
+            marks=tuple(f"{kind} x{n}" + (f" ({s:+.1f} s)" if s else "") for kind, n, s in marks),
+            start_wall_s=self.start_wall_s,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return what it knows, in types that JSON takes."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("idle_power_w", "rule")}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned, through JSON or not."""
+        for name, value in state.items():
+            if isinstance(value, (list, tuple)):
+                channels = tuple(Channel(*channel) for channel in value[0])
+                value = Tally._make((channels, *value[1:-1], tuple(tuple(mark) for mark in value[-1])))
+            setattr(self, name, value)
+
+
+def find_sessions(samples: Iterable[Sample], idle_power_w: float, rule: Rule | None = None) -> list[Session]:
+    """Return the sessions in ``samples``; one that is open when they end is the last, and marked."""
+    detector = Detector(idle_power_w, rule or Rule())
+    found = [session for sample in samples if (session := detector.add(sample))]
+    return found if (last := detector.session("readings ended first")) is None else [*found, last]
