@@ -283,7 +283,7 @@ def fermi(
     flop, figures = dense_flop(params, tokens, flop_per_param_token), chip_figures(chip)
     rental = figures["rental_usd_per_h"] if usd_per_chip_hour is None else usd_per_chip_hour
     power_w = figures["power_w"] if power_w is None else power_w
-    _positive(chips=chips, usd_per_chip_hour=rental, kg_co2_per_kwh=kg_co2_per_kwh)
+    _positive(flop=flop, chips=chips, usd_per_chip_hour=rental, kg_co2_per_kwh=kg_co2_per_kwh)
     hours = flop / gpu_time_flop(1, peak_flop_per_s(chip, number_format), utilisation)
     mwh = None if power_w is None else energy_mwh(hours, power_w, pue)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from estimator_utils import flops, outside
+from estimator_utils.__main__ import main
 from estimator_utils.outside import BLOCK, Architecture
 from tests.support.decoder import Decoder, small_cnn
 
@@ -174,12 +176,32 @@ def test_fermi_keeps_the_unknown_unknown() -> None:
     assert outside.fermi(chip="TPUv4", usd_per_chip_hour=3)["cost_usd"] == 3 * answer["chip_hours"]
 
 
+COMMAND = "fermi --params 175e9 --tokens 300e9 --chip A100 --chips 1024 --utilisation 0.3"
+
+
+def test_fermi_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND.split(), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed.pop("inputs")["chips"] == 1024
+    assert printed == outside.fermi(175e9, 300e9, chip="A100", chips=1024, utilisation=0.3)
+    assert main(COMMAND.split()) == 0
+    text = capsys.readouterr().out
+    for unit in ("FLOP", "petaFLOP-days", "days", "chip-hours", "USD", "MWh", "t CO2", "of 1e+26 FLOP"):
+        assert f" {unit}\n" in text
+
+
+def test_fermi_command_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fermi", "--chip", "abacus"]) == 1
+    assert "known: V100, A100" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
         (lambda: outside.fermi(params=0), "parameters must be a positive number, found 0"),
         (lambda: outside.fermi(tokens=-1), "tokens must be"),
         (lambda: outside.fermi(chips=float("nan")), "chips must be"),
+        (lambda: outside.fermi(params=1e300, tokens=1e300), "flop must be a positive number, found inf"),
         (lambda: outside.fermi(power_w=0), "power_w must be"),
         (lambda: outside.fermi(pue=float("inf")), "pue must be"),
         (lambda: outside.fermi(kg_co2_per_kwh=-1), "kg_co2_per_kwh must be"),

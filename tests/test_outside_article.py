@@ -1,6 +1,6 @@
 """Liu, Fermi Estimation for Neural Networks (2023): every worked answer, within its rounding or named as an error.
 
-``oracles/fermi_article.csv`` holds its premises and its printed answers, each with the digits printed and a verdict:
+``oracles/fermi_article.csv`` holds its premises and its printed answers, each with its digits and a verdict:
 ``agrees``; ``rounded step``, where only the article's own rounded intermediate steps lead to it; ``error``.
 """
 
