@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import sys
 import time
@@ -19,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; return the exit status. What the project refuses is one line on stderr and status 1."""
     parser = argparse.ArgumentParser(prog="python -m estimator_utils", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_fetch, _workload, _calibrate, _evaluate, _estimate, _notebooks):
+    for add in (_fetch, _workload, _calibrate, _evaluate, _estimate, _fermi, _notebooks):
         add(commands)
     options = parser.parse_args(arguments)
     try:
@@ -198,6 +199,45 @@ def _estimate(commands: Any) -> None:
     parser = _command(commands, "estimate", run, "estimate the TFLOP of runs with a saved calibration")
     _data_arguments(parser, PRECISIONS)
     parser.add_argument("--calibration", required=True, help="file written by calibrate -o")
+
+
+def _fermi(commands: Any) -> None:
+    from estimator_utils import outside
+
+    helps = {
+        "params": "parameters",
+        "tokens": "training tokens",
+        "flop_per_param_token": "FLOP a parameter and token: 6 to train, 3 an encoder-decoder, 2 to infer",
+        "chip": f"one of {', '.join(outside.CHIPS)}",
+        "number_format": f"one of {', '.join(outside.FORMATS)}; the chip's 16-bit one where left out",
+        "chips": "number of chips",
+        "utilisation": "achieved over peak FLOP/s, above 0 to 1",
+        "usd_per_chip_hour": "price, USD/h; the chip's rental where left out",
+        "power_w": "power of a chip, W; the chip's where left out",
+        "pue": "facility energy over chip energy",
+        "kg_co2_per_kwh": "carbon intensity of the electricity, kg/kWh",
+    }
+    units = ("FLOP", "petaFLOP-days", "days", "days", "chip-hours", "USD", "MWh", "t CO2")
+
+    def run(options: argparse.Namespace) -> None:
+        inputs = {name: getattr(options, name) for name in helps}
+        answer = outside.fermi(**inputs)
+        if options.json:
+            print(json.dumps(answer | {"inputs": inputs}))
+            return
+        limits = answer.pop("thresholds")
+        answer["days_range"] = " to ".join(map(_cell, answer["days_range"][::2]))
+        for (key, value), unit in zip(answer.items(), units, strict=True):
+            print(f"{key:13}  {_cell(value)} {unit}")
+        for name, limit in limits.items():
+            is_passed = "passed" if limit["passed"] else "not passed"
+            print(f"{name:13}  {is_passed}: {limit['ratio']:.4g} of {outside.THRESHOLDS_FLOP[name]:g} FLOP")
+
+    parser = _command(commands, "fermi", run, "cost, time, energy and carbon of a training run from its size")
+    for name, text in helps.items():
+        default = inspect.signature(outside.fermi).parameters[name].default
+        kind = str if name in ("chip", "number_format") else float
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=text)
 
 
 def _notebooks(commands: Any) -> None:
