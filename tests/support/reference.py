@@ -1,6 +1,6 @@
 """The study's recipe and protocol as plain loops over splits, grid points and left-out runs.
 
-Written from the study's text, without arrays and without the package, so that the two can disagree. Runs are tuples
+Written from the study's text, without arrays and without the package, so that the two can disagree. A run is
 (energy J, DRAM TB, duration s, truth TFLOP).
 """
 
