@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pandas as pd
 import pytest
 
@@ -32,6 +33,10 @@ def _refuse_network(event: str, details: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_refuse_network)
+
+# The same examples on every run; no deadline, since the first call into torch takes seconds.
+hypothesis.settings.register_profile("estimator", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("estimator")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
