@@ -70,7 +70,8 @@ class Calibration:
             raise ValueError("e_per_tb_j belongs to Eq. 1 and to it alone")
         for name in ("e_per_tflop_j", "p_overhead_w", "e_per_tb_j", "idle_power_w"):
             value = getattr(self, name)
-            if value is not None and not math.isfinite(value):
+            optional = name in ("e_per_tb_j", "idle_power_w")
+            if not (value is None and optional) and not math.isfinite(value):
                 raise ValueError(f"{name} must be a finite number, found {value!r}")
         if self.e_per_tflop_j <= 0:
             raise ValueError(f"e_per_tflop_j must be positive, found {self.e_per_tflop_j!r}")
@@ -135,9 +136,9 @@ class Calibration:
             Where the file is not a calibration, naming the file and what is wrong with it.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = dict(json.loads(Path(path).read_text(encoding="utf-8")))
             known = {f.name for f in fields(cls)}
-            if not isinstance(content, dict) or (unknown := set(content) - known):
+            if unknown := set(content) - known:
                 raise ValueError(f"expected the keys {sorted(known)}, found others: {sorted(unknown)}")
             return cls(**content)
         except (ValueError, TypeError) as error:

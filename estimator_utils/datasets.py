@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pandas as pd
+from platformdirs import user_cache_dir
 
 from estimator_utils import runs_table, schema
 from estimator_utils.runs_table import DatasetError
@@ -122,8 +123,6 @@ def fetch(entry: Entry | str) -> Path:
     DatasetError
         Unknown name; a digest that fails; no file and no network.
     """
-    import pooch
-
     if isinstance(entry, str):
         entry = registry().get(entry) or _unknown(entry)
     path, name = entry.path, entry.metadata.name
@@ -134,6 +133,8 @@ def fetch(entry: Entry | str) -> Path:
         return path
     if entry.url is None:
         raise DatasetError(f"{path}: missing, though its dataset.json names it; restore it with git")
+    import pooch  # here alone: importing it costs every user of a file already there half a second
+
     try:
         pooch.retrieve(entry.url, f"sha256:{entry.sha256}", path.name, path.parent, progressbar=True)
     except (OSError, ValueError) as error:
@@ -230,9 +231,7 @@ def frontier(runs: pd.DataFrame, gate: float = 0.8, precision: str = "fp32") -> 
 
 
 def _study_members() -> dict[str, Entry]:
-    import pooch
-
-    folder = Path(os.environ.get("ESTIMATOR_DATA_DIR") or pooch.os_cache("estimator-utils")) / "orin-nano"
+    folder = Path(os.environ.get("ESTIMATOR_DATA_DIR") or user_cache_dir("estimator-utils")) / "orin-nano"
     entries = {}
     for key, (file, digest, says) in _STUDY_FILES.items():
         about = replace(STUDY, name=f"{STUDY.name}-{key}", **says)  # type: ignore[arg-type]

@@ -91,6 +91,28 @@ def _fit_leaving_out(u: Array, x: Array | None) -> tuple[Array, Array]:
     return _line(u.shape[-1] - 1, *(s[..., None] - part for s, part in zip(whole, parts, strict=True)))
 
 
+def leave_one_out_rms(readings: Readings, equation: int, grid_w: Array) -> Array:
+    """Return the root mean square relative error over left-out runs at each overhead of a grid.
+
+    Parameters
+    ----------
+    readings : Readings of shape (..., n)
+    equation : {1, 2}
+    grid_w : (g,) W
+
+    Returns
+    -------
+    (..., g)
+        Infinite where an overhead leaves no positive J/TFLOP.
+    """
+    f = readings.truth_tflop[..., None, :]
+    u = (readings.energy_j[..., None, :] - grid_w[:, None] * readings.duration_s[..., None, :]) / f
+    x = readings.dram_tb[..., None, :] / f if equation == 1 else None
+    e, b = _fit_leaving_out(u, x)
+    error = (u - (0.0 if x is None else b * x)) / e - 1
+    return np.where((e > 0).all(-1), np.sqrt((error**2).mean(-1)), np.inf)
+
+
 def fit_constants(readings: Readings, equation: int, overhead_max_w: float = OVERHEAD_MAX_W) -> Constants:
     """Fit Eq. 1 or Eq. 2 by the study's recipe.
 
@@ -123,21 +145,16 @@ def fit_constants(readings: Readings, equation: int, overhead_max_w: float = OVE
     if equation == 1 and np.isnan(readings.dram_tb).any():
         raise ValueError("Eq. 1 needs dram_tb of every run and some are missing: use --equation 2")
     grid_w = np.linspace(0.0, overhead_max_w, GRID_POINTS)
-    f = readings.truth_tflop[..., None, :]
-    u = (readings.energy_j[..., None, :] - grid_w[:, None] * readings.duration_s[..., None, :]) / f
-    x = readings.dram_tb[..., None, :] / f if equation == 1 else None
-    e, b = _fit_leaving_out(u, x)
-    error = (u - (b * x if x is not None else 0.0)) / e - 1
-    score = np.where((e > 0).all(-1), (error**2).sum(-1), np.inf)
+    score = leave_one_out_rms(readings, equation, grid_w)
     best = score.argmin(-1)[..., None]
     if np.isinf(np.take_along_axis(score, best, -1)).any():
         raise ValueError(
             "no overhead of the grid leaves a positive J/TFLOP: check energy and duration of the runs"
         )
-    e_best, b_best = _fit(
-        np.take_along_axis(u, best[..., None], -2)[..., 0, :], None if x is None else x[..., 0, :]
-    )
-    return Constants(e_best, b_best, grid_w[best[..., 0]])
+    p_overhead_w = grid_w[best]
+    u = (readings.energy_j - p_overhead_w * readings.duration_s) / readings.truth_tflop
+    e, b = _fit(u, readings.dram_tb / readings.truth_tflop if equation == 1 else None)
+    return Constants(e, b, p_overhead_w[..., 0])
 
 
 def calibrate(

@@ -18,6 +18,7 @@ Index = npt.NDArray[np.intp]
 Method = Callable[[Readings, Readings], Array]
 
 N_SPLITS = 200
+_BATCH = 256  # splits at once: the fit holds a few arrays of splits x grid points x runs
 LIMIT_PCT = 10.0  # the study's limit of a good estimate
 
 
@@ -141,8 +142,11 @@ def held_out_errors(runs: pd.DataFrame, method: Method, splits: Splits) -> Array
     ``splits.test`` names the run of each entry.
     """
     readings = Readings.of(runs)
-    train, test = readings.take(splits.train), readings.take(splits.test)
-    return 100 * (method(train, test) / test.truth_tflop - 1)
+    errors = []
+    for start in range(0, len(splits.train), _BATCH):
+        train, test = (readings.take(part[start : start + _BATCH]) for part in splits)
+        errors.append(100 * (method(train, test) / test.truth_tflop - 1))
+    return np.concatenate(errors)
 
 
 def summary(errors_pct: Array) -> dict[str, float | int]:

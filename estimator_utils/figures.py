@@ -74,6 +74,39 @@ def error_band(axes: Axes, horizontal: bool = True) -> None:
     line(0, color="0.6", linewidth=0.6, zorder=1)
 
 
+def method_diagram() -> Figure:
+    """Draw the method, after the study's figure 1: calibration above, deployment below."""
+    columns = (
+        ("workloads\nof known FLOP", "unknown\nworkload"),
+        ("sensors", "sensors"),
+        ("fit", "Eq. 1 or Eq. 2"),
+    )
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.9))
+
+    def arrow(start: tuple[float, float], end: tuple[float, float], **style: Any) -> None:
+        axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "0.3", "linewidth": 0.8} | style)
+
+    for row, (phase, colour) in enumerate((("calibration", "C0"), ("deployment", "C1"))):
+        y = 1.4 - 1.4 * row
+        axes.text(-0.55, y + 0.72, phase, color=colour, fontsize=7)
+        for x, names in enumerate(columns):
+            box = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": colour}
+            axes.text(x, y, names[row], ha="center", va="center", fontsize=6.5, bbox=box)
+        arrow((0.38, y), (0.76, y))
+        arrow((1.24, y), (1.62 if row else 1.86, y))
+        axes.text(1.45, y + 0.14, "E, TB, t", ha="center", fontsize=6)
+    arrow((2, 1.15), (2, 0.25))
+    axes.text(2.05, 0.7, "constants", va="center", fontsize=6)
+    arrow((2.38, 0), (2.7, 0))
+    axes.text(2.75, 0, "TFLOP", va="center", fontsize=6.5)
+    axes.plot((0, 0, 2), (1.7, 2, 2), color="C0", linewidth=0.8)
+    arrow((2, 2.02), (2, 1.62), color="C0")
+    axes.text(1, 2.06, "TFLOP, counted", ha="center", fontsize=6, color="C0")
+    axes.set(xlim=(-0.6, 3.15), ylim=(-0.4, 2.35))
+    axes.axis("off")
+    return figure
+
+
 def save_results(notebook: str, dataset: str, values: dict[str, Any]) -> None:
     """Write a notebook's results, floats rounded to six significant digits, into ``data/derived/results.json``.
 

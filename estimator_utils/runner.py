@@ -22,11 +22,13 @@ from typing import Any
 import nbformat
 import papermill
 from tqdm import tqdm
+from traitlets.config import Config
 
 from estimator_utils import datasets
 from estimator_utils.figures import REPOSITORY, say
 
 NOTEBOOKS = REPOSITORY / "notebooks"
+_KERNEL = Config({"KernelManager": {"transport": "ipc"}})  # no TCP port: several kernels never collide
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -120,7 +122,13 @@ def execute(source: Path, target: Path, given: Mapping[str, Any], output: Path) 
             raw = Path(scratch) / source.name
             changed = {key: value for key, value in given.items() if value != known[key]}
             papermill.execute_notebook(
-                str(source), str(raw), changed, kernel_name="python3", progress_bar=False, cwd=scratch
+                str(source),
+                str(raw),
+                changed,
+                kernel_name="python3",
+                progress_bar=False,
+                cwd=scratch,
+                config=_KERNEL,
             )
             executed = nbformat.read(raw, as_version=4)
         _normalise(executed, source_digest(notebook))

@@ -6,7 +6,6 @@ Columns, units and meaning are those of `schema.RUN_COLUMNS`; a cell that is not
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,25 @@ import pandas as pd
 from estimator_utils import schema
 
 _POSITIVE = ("duration_s", "energy_net_j")
+_LARGEST = {"gpu_util": 1.0, "dram_tb": np.inf, "idle_power_w": np.inf, "power_peak_w": np.inf}
+
+# Columns and the fields of the study's record: config, what it leaves out, and readings with their unit per ours.
+_STUDY_CONFIG = {
+    "n_layers": "num_layers",
+    "n_heads": "nhead",
+    "d_ff": "dim_feedforward",
+    **{same: same for same in ("d_model", "seq_len", "batch_size", "steps", "optimizer", "precision")},
+}
+_STUDY_DEFAULTS = {"nhead": 4, "dim_feedforward": 512, "optimizer": "adamw", "precision": "fp32"}
+_STUDY_READINGS = {
+    "duration_s": ("duration_s", 1.0),
+    "idle_power_w": ("idle_baseline_mw", 1e3),
+    "energy_net_j": ("net_energy_j", 1.0),
+    "power_peak_w": ("peak_raw_mw", 1e3),
+    "gpu_util": ("avg_gpu_pct", 1e2),
+    "dram_tb": ("tb_moved", schema.STUDY_DRAM_COUNTER_FACTOR),
+    "truth_tflop": ("ground_truth_tf", 1.0),
+}
 
 
 class DatasetError(ValueError):
@@ -44,32 +62,23 @@ def read(path: Path, need_truth: bool = True) -> pd.DataFrame:
 
 def _read_study(path: Path) -> pd.DataFrame:
     try:
-        records = json.loads(path.read_text(encoding="utf-8"))["records"]
-        rows = [
-            {
-                "run": r["label"],
-                "d_model": r["config"]["d_model"],
-                "n_layers": r["config"]["num_layers"],
-                "n_heads": r["config"].get("nhead", 4),
-                "d_ff": r["config"].get("dim_feedforward", 512),
-                "seq_len": r["config"]["seq_len"],
-                "batch_size": r["config"]["batch_size"],
-                "steps": r["config"]["steps"],
-                "optimizer": r["config"].get("optimizer", "adamw"),
-                "precision": r["config"].get("precision", "fp32"),
-                "duration_s": r["duration_s"],
-                "idle_power_w": r["idle_baseline_mw"] / 1e3,
-                "energy_net_j": r["net_energy_j"],
-                "power_peak_w": r["peak_raw_mw"] / 1e3,
-                "gpu_util": r["avg_gpu_pct"] / 1e2,
-                "dram_tb": r["tb_moved"] / schema.STUDY_DRAM_COUNTER_FACTOR,
-                "truth_tflop": r["ground_truth_tf"],
-            }
-            for r in records
-        ]
+        records = list(json.loads(path.read_text(encoding="utf-8"))["records"])
     except (ValueError, KeyError, TypeError) as error:
         raise DatasetError(f"{path}: not in the study's record format ({error!r}); or give a CSV") from error
-    return pd.DataFrame(rows, columns=list(schema.RUN_COLUMNS))
+    rows = []
+    for number, record in enumerate(records, start=1):
+        try:
+            name, config = record["label"], _STUDY_DEFAULTS | record["config"]
+            row = {column: config[field] for column, field in _STUDY_CONFIG.items()}
+            rows.append(row | {"run": name} | {column: record[f] for column, (f, _) in _STUDY_READINGS.items()})
+        except (KeyError, TypeError) as error:
+            name = record.get("label", "?") if isinstance(record, dict) else "?"
+            raise DatasetError(
+                f"{path}, row {number} ({name}): not in the study's record format: missing {error}; add it, null "
+                "where it is not known"
+            ) from error
+    runs = _numbers(pd.DataFrame(rows, columns=list(schema.RUN_COLUMNS), dtype=object), path)
+    return runs.assign(**{column: runs[column] / unit for column, (_, unit) in _STUDY_READINGS.items()})
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
@@ -77,8 +86,12 @@ def _read_csv(path: Path) -> pd.DataFrame:
         cells = pd.read_csv(path, dtype=str, skipinitialspace=True)
     except (ValueError, UnicodeDecodeError) as error:
         raise DatasetError(f"{path}: not a CSV ({error}); a runs table starts with its column names") from error
+    return _numbers(cells[cells.columns.intersection(list(schema.RUN_COLUMNS))], path)
+
+
+def _numbers(cells: pd.DataFrame, path: Path) -> pd.DataFrame:
     columns: dict[str, Any] = {}
-    for column in cells.columns.intersection(list(schema.RUN_COLUMNS)):
+    for column in map(str, cells):
         if column in schema.TEXT_COLUMNS:
             columns[column] = cells[column]
             continue
@@ -101,13 +114,19 @@ def _checked(runs: pd.DataFrame, path: Path, need_truth: bool) -> pd.DataFrame:
     for column in (*_POSITIVE, *(["truth_tflop"] if need_truth else [])):
         bad = ~(runs[column] > 0) | np.isinf(runs[column])
         _refuse(runs, path, column, bad, "expected a positive number; correct the row or remove it")
+    for column, largest in _LARGEST.items():
+        bad = (runs[column] < 0) | (runs[column] > largest) | np.isinf(runs[column])
+        expected = "expected a fraction, 0 to 1" if largest == 1 else "must not be negative"
+        _refuse(runs, path, column, bad, f"{expected}; leave the cell empty where it is not known")
+    strange = runs.precision.notna() & ~runs.precision.isin(schema.PRECISIONS)
+    _refuse(runs, path, "precision", strange, "expected fp32, tf32, fp16 or bf16")
     return runs
 
 
 def _refuse(rows: pd.DataFrame, path: Path, column: str, bad: Iterable[bool], advice: str) -> None:
     for position, wrong in enumerate(bad):
         if wrong:
-            found = rows[column].iloc[position]
-            shown = "nothing" if isinstance(found, float) and math.isnan(found) else repr(found)
+            found = rows[column].tolist()[position]
+            shown = "nothing" if pd.isna(found) else repr(found)
             run = rows["run"].iloc[position] if "run" in rows else "?"
             raise DatasetError(f"{path}, row {position + 1} ({run}), column {column}: found {shown}; {advice}")

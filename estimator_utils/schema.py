@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -83,12 +84,12 @@ def sha256(path: str | Path) -> str:
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV with Unix line ends; None becomes an empty cell."""
+    """Write a CSV with Unix line ends; None and NaN become empty cells."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
+        writer.writerows(["" if cell is None or cell != cell else cell for cell in row] for row in rows)
 
 
 def write_dataset(
@@ -113,10 +114,19 @@ def write_dataset(
 
 
 def read_index(path: str | Path) -> tuple[Metadata, dict[str, Any], dict[str, Any]]:
-    """Read ``dataset.json``; return the metadata and the entries of tables and traces."""
-    index = json.loads(Path(path).read_text(encoding="utf-8"))
-    tables, traces = index.pop("tables", {}), index.pop("traces", {})
-    return Metadata(**index), tables, traces
+    """Read ``dataset.json``; return the metadata and the entries of tables and traces.
+
+    Raises
+    ------
+    ValueError
+        Where the file is not such an index, naming it.
+    """
+    try:
+        index = dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        tables, traces = index.pop("tables", {}), index.pop("traces", {})
+        return Metadata(**index), tables, traces
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not the index of a dataset folder: {error}") from error
 
 
 def read_trace(path: str | Path) -> Trace:
@@ -147,11 +157,13 @@ def _read_csv_trace(path: Path) -> Trace:
                 try:
                     row.append(float(cells[column]) if cells[column] else None)
                 except ValueError:
-                    raise ValueError(
-                        f"{where} {column}: expected a number or nothing, found {cells[column]!r}"
-                    ) from None
+                    row.append(math.nan)
+                if row[-1] is not None and not math.isfinite(row[-1]):
+                    raise ValueError(f"{where} {column}: expected a number or nothing, found {cells[column]!r}")
             if row[0] is None:
                 raise ValueError(f"{where} t_s: the time is missing")
+            if rows and row[0] <= rows[-1][0]:  # type: ignore[operator]
+                raise ValueError(f"{where} t_s: times must increase, found {row[0]:g} after {rows[-1][0]:g}")
             rows.append(row)
     marks: dict[str, Any] = {}
     index = path.parent.parent / "dataset.json"
@@ -162,15 +174,18 @@ def _read_csv_trace(path: Path) -> Trace:
 
 
 def _read_study_trace(path: Path) -> Trace:
-    content = json.loads(path.read_text(encoding="utf-8"))
     channels = (("power_mw", 1e-3), ("gpu_pct", 1e-2), ("dram_bytes_s", 1 / STUDY_DRAM_COUNTER_FACTOR))
+    try:
+        content = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: not a trace in the study's format: {error}") from error
     if missing := {name for name, _ in channels} - set(content):
         raise ValueError(f"{path}: missing {sorted(missing)}; expected a trace in the study's format")
     merged: dict[float, list[float | None]] = {}
     for position, (name, scale) in enumerate(channels, start=1):
         for t_s, value in content[name]:
             merged.setdefault(t_s, [t_s, None, None, None])[position] = value * scale
-    marks = {mark: content["t_" + mark.removesuffix("_s")] for mark in MARKS[1:]}
+    marks = {mark: content.get("t_" + mark.removesuffix("_s")) for mark in MARKS[1:]}
     return _trace([merged[t_s] for t_s in sorted(merged)], marks)
 
 

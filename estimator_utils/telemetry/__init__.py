@@ -23,7 +23,7 @@ IDENTITY_KEYS = ("device", "rail", "power_mode", "gpu_clock_hz", "emc_clock_hz")
 DEFAULT_RAIL = "VDD_CPU_GPU_CV"
 
 
-class SourceError(Exception):
+class SourceError(RuntimeError):
     """A source cannot be opened or read: says what was expected, what was found and what to do."""
 
 
