@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from typing import Any
 
 from estimator_utils.schema import PRECISIONS
@@ -11,7 +12,7 @@ from estimator_utils.schema import PRECISIONS
 
 def add(commands: Any, command: Any) -> None:
     """Add the subcommands; ``command(commands, name, run, text)`` makes a parser with --json."""
-    for add_one in (_monitor, _sessions):
+    for add_one in (_record, _monitor, _sessions):
         add_one(commands, command)
 
 
@@ -35,6 +36,53 @@ def _open_source(options: argparse.Namespace) -> Any:
     if kind == "replay" and data:
         return replay.open_replay(data, options.period)
     return telemetry.open_source(options.source, options.rail or telemetry.DEFAULT_RAIL)
+
+
+def _record(commands: Any, command: Any) -> None:
+    def run(options: argparse.Namespace) -> None:
+        from pathlib import Path
+
+        from estimator_utils import record
+        from estimator_utils.schema import Metadata
+
+        about = Metadata(
+            name=options.name or Path(options.output).resolve().name,
+            kind="simulated" if options.simulated else "recorded",
+            **{key: getattr(options, key) for key in ("device", "rail", "power_mode", "who", "licence")},
+        )
+        sweep = record.read_sweep(options.sweep)
+        with _open_source(options) as source:
+            about = record.record(
+                source,
+                sweep,
+                options.output,
+                about,
+                table=options.table,
+                device=options.train_on,
+                period_s=options.period,
+                idle_s=options.idle_s,
+                copy_s=options.copy_s,
+                force=options.force,
+            )
+        print(json.dumps(asdict(about)) if options.json else f"{len(sweep)} runs in {options.output}")
+
+    parser = command(commands, "record", run, "record a calibration sweep on a board into a dataset folder")
+    _source_arguments(parser, period_s=0.5)
+    parser.add_argument(
+        "--output", required=True, metavar="DIR", help="dataset folder; an interrupted sweep goes on"
+    )
+    parser.add_argument("--sweep", default="study", help="study, study-reduced-precision, or a CSV or JSON file")
+    parser.add_argument("--table", default="trial1", help="name of the runs table: a repeated sweep is trial2")
+    parser.add_argument("--name", help="of the dataset; the folder's name where left out")
+    parser.add_argument("--idle-s", type=float, default=90.0, help="length of the idle baseline")
+    parser.add_argument(
+        "--copy-s", type=float, default=10.0, help="length of the copy that measures the DRAM counter"
+    )
+    parser.add_argument("--train-on", choices=("cpu", "cuda"), help="device; cuda where there is one")
+    parser.add_argument("--simulated", action="store_true", help="the source is no real board")
+    parser.add_argument("--force", action="store_true", help="take the idle baseline although the GPU is busy")
+    for name in ("who", "licence"):
+        parser.add_argument(f"--{name}", help="noted in the dataset")
 
 
 def _monitor(commands: Any, command: Any) -> None:

@@ -10,7 +10,7 @@ the same trapezoid over "busy = 1, idle = 0", so that energy and time always bel
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,8 @@ from estimator_utils.telemetry import Sample
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    Readings = npt.ArrayLike | Sequence[float | None]
 
 EDGES = ("unbiased", "study")
 HOLE_POLLS = 2.5  # two readings further apart than this many poll periods have a gap between them
@@ -69,7 +71,7 @@ class Session:
     start_wall_s: float | None
 
 
-def energy_j(t_s: npt.ArrayLike, power_w: npt.ArrayLike, idle_power_w: float) -> float:
+def energy_j(t_s: npt.ArrayLike, power_w: Readings, idle_power_w: float) -> float:
     """Return the energy in J above idle: the trapezoid of max(power - idle, 0). Source: the study, Eq. 1.
 
     Parameters
@@ -93,7 +95,7 @@ def energy_j(t_s: npt.ArrayLike, power_w: npt.ArrayLike, idle_power_w: float) ->
     return float(np.sum(np.diff(t) * (y[1:] + y[:-1])) / 2) if len(t) > 1 else math.nan
 
 
-def traffic_tb(t_s: npt.ArrayLike, bytes_per_s: npt.ArrayLike) -> float:
+def traffic_tb(t_s: npt.ArrayLike, bytes_per_s: Readings) -> float:
     """Return the DRAM traffic in TB (1e12 true bytes) of (n,) bytes/s at (n,) s; missing as in `energy_j`."""
     return energy_j(t_s, bytes_per_s, 0.0) / 1e12
 

@@ -125,7 +125,7 @@ def test_the_recorded_run_played_through_the_real_jtop(recorded, tmp_path):
     if reason := jtop_harness.why_not():
         pytest.skip(reason)
     Board(tmp_path / "sys")
-    speed = 20.0
+    speed = 25.0
     settings = Settings(EQ1, EQ2, declared=BELONGS)
     with jtop_harness.Jtop(tmp_path / "sys", tmp_path) as harness:
         harness.start()

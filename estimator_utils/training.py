@@ -1,0 +1,148 @@
+"""One task (a workload, or a copy in memory) in a process of its own, and the readings while it runs.
+
+Operator's side.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from estimator_utils.telemetry import Sample, Source
+from estimator_utils.workloads import Workload, training_step
+
+COPY_BYTES = 1 << 28  # many times any cache
+SAY_S = 1.0
+
+
+class TrainingError(RuntimeError):
+    """A task failed, or its process ended before it."""
+
+
+def polls(source: Source, period_s: float) -> Iterator[Sample]:
+    """Yield a live source's readings at a fixed pace."""
+    due_s = time.monotonic()
+    while True:
+        yield source.read()
+        due_s = max(due_s + period_s, time.monotonic())
+        time.sleep(max(0.0, due_s - time.monotonic()))
+
+
+def watch(
+    source: Source, task: dict[str, Any], period_s: float, show: Callable[[float], None]
+) -> tuple[list[Sample], dict[str, Any], dict[str, Any]]:
+    """Run a task in a child; return the readings from the last before its start to the first after its end.
+
+    The edges lie between two readings each, so the trapezoid takes half of either interval, as `sessions` does.
+
+    Parameters
+    ----------
+    source : Source
+        Live.
+    task : dict
+        ``device``, and ``workload`` to train it, or ``copy_s`` to copy in memory for so long.
+    period_s : float
+        Between two readings.
+    show : callable
+        Given the share that is done, now and then.
+
+    Returns
+    -------
+    samples : list of Sample
+    start, end : dict
+        What the child said then; ``t_s`` is monotonic. At its end a copy says the ``bytes`` that it moved.
+
+    Raises
+    ------
+    TrainingError
+        Where the child ended before its task.
+    """
+    # The server forks a fresh process a task, with torch imported (optimizers import dynamo) and CUDA untouched.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "torch._dynamo"])
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_child, args=(task, theirs), daemon=True)
+    child.start()
+    theirs.close()
+    samples: list[Sample] = []
+    said: dict[str, dict[str, Any]] = {}
+    try:
+        for sample in polls(source, period_s):
+            ended = not child.is_alive()
+            while ours.poll():
+                try:
+                    event = ours.recv()
+                except (EOFError, ConnectionResetError):
+                    break
+                said[event["event"]] = event
+                show(event.get("share", 0.0))
+            samples = [*(samples if "start" in said else ()), sample]
+            if "end" in said and sample.t_s >= said["end"]["t_s"]:
+                break
+            if "error" in said or (ended and "end" not in said):
+                reason = said.get("error", {}).get("text", f"its process ended with status {child.exitcode}")
+                raise TrainingError(f"{task} failed: {reason}")
+    finally:
+        child.kill()
+        child.join()
+        ours.close()
+    start, end = said["start"], said["end"]
+    first = max(k for k, s in enumerate(samples) if s.t_s <= start["t_s"] or k == 0)
+    last = min(k for k, s in enumerate(samples) if s.t_s >= end["t_s"])
+    return samples[first : last + 1], start, end
+
+
+def _child(task: dict[str, Any], parent: Any) -> None:
+    """Do the task, saying when it starts and ends; end with the parent."""
+    device = task["device"]
+
+    def end_with_parent() -> None:
+        try:
+            parent.recv()  # nothing ever comes
+        except (EOFError, OSError):
+            os._exit(1)
+
+    def say(event: str, **more: Any) -> None:
+        if device == "cuda" and event in ("start", "end"):
+            torch.cuda.synchronize()
+        parent.send({"event": event, "t_s": time.monotonic(), **more})
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        (_train if "workload" in task else _copy)(task, say)
+    except Exception as error:  # whatever it is, the parent tells it
+        say("error", text=f"{type(error).__name__}: {error}")
+    os._exit(0)
+
+
+def _train(task: dict[str, Any], say: Callable[..., None]) -> None:
+    workload: Workload = task["workload"]
+    step = training_step(workload, task["device"])
+    say("start")
+    said_s = time.monotonic()
+    for done in range(1, workload.steps + 1):
+        step()
+        if time.monotonic() - said_s > SAY_S:
+            said_s = time.monotonic()
+            say("step", share=done / workload.steps)
+    say("end", share=1.0)
+
+
+def _copy(task: dict[str, Any], say: Callable[..., None]) -> None:
+    device = task["device"]
+    here, there = (torch.ones(COPY_BYTES, dtype=torch.uint8, device=device) for _ in range(2))
+    copies = 0
+    say("start")
+    end_s = time.monotonic() + task["copy_s"]
+    while time.monotonic() < end_s:
+        there.copy_(here)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        copies += 1
+    say("end", bytes=2 * COPY_BYTES * copies)  # each byte is read once and written once
