@@ -115,7 +115,7 @@ def test_leading_axes_are_fitted_each_for_itself(equation):
 
 
 def test_the_cost_of_traffic_is_never_negative():
-    """Traffic that seems to save energy: the slope is 0 and the cost of a TFLOP the mean, as the study falls back."""
+    """Traffic that seems to save energy costs nothing, and the cost of a TFLOP is the mean, as in the study."""
     runs = synthetic.runs(14, 3, e_per_tb_j=-60.0)
     e, b, p = fit(runs, 1)
     assert b == 0
