@@ -146,7 +146,7 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str], silence_s: float) -> None:
-        self.reason = "it has not spoken yet"
+        self.reason, self.failures = "it has not spoken yet", 0
         self._command, self._silence_s = list(command), silence_s
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
@@ -174,7 +174,7 @@ class Child:
 
     def fail(self, reason: str) -> None:
         """End the process; it is started again after a pause that doubles with each failure."""
-        self.reason = reason
+        self.reason, self.failures = reason, self.failures + 1
         self.close()
         self._retry_s = time.monotonic() + self._backoff_s
         self._backoff_s = min(2 * self._backoff_s, BACKOFF_S[1])
