@@ -21,6 +21,7 @@ IDENTITY_KEYS = ("device", "rail", "power_mode", "gpu_clock_hz", "emc_clock_hz")
 
 # The rail of the study: CPU, GPU and CV of an Orin Nano, without DRAM and SoC.
 DEFAULT_RAIL = "VDD_CPU_GPU_CV"
+SYS = "/sys"
 
 
 class SourceError(Exception):
@@ -137,7 +138,7 @@ def open_source(name: str, rail: str = DEFAULT_RAIL) -> Source:
     if kind == "sysfs":
         from .jetson import Sysfs
 
-        return Sysfs(rest or "/sys", rail)
+        return Sysfs(rest or SYS, rail)
     if kind == "jtop":
         from .jtop import Jtop
 

@@ -156,21 +156,19 @@ class Child:
     def lines(self, wait_s: float) -> list[str]:
         """Return the lines that have come; wait up to ``wait_s`` for the first of them."""
         deadline_s = time.monotonic() + wait_s
-        while True:
-            now_s = time.monotonic()
-            left_s = max(0.0, deadline_s - now_s)
-            if self._process is None:
-                if now_s < self._retry_s:
-                    time.sleep(min(left_s, self._retry_s - now_s))
-                    if time.monotonic() < self._retry_s:
-                        return []
-                self._start()
-            elif found := self._read(left_s):
-                return found
-            elif self._process is not None and time.monotonic() - self._heard_s > self._silence_s:
-                self.fail(f"silent for {self._silence_s:.0f} s")
-            if time.monotonic() >= deadline_s:
+        if self._process is None:
+            time.sleep(max(0.0, min(wait_s, self._retry_s - time.monotonic())))
+            if time.monotonic() < self._retry_s:
                 return []
+            self._start()
+        while self._process is not None:
+            if found := self._read(deadline_s - time.monotonic()):
+                return found
+            if self._process is not None and time.monotonic() - self._heard_s > self._silence_s:
+                self.fail(f"silent for {self._silence_s:g} s")
+            if time.monotonic() >= deadline_s:
+                break
+        return []
 
     def fail(self, reason: str) -> None:
         """End the process; it is started again after a pause that doubles with each failure."""

@@ -189,11 +189,14 @@ class Tegrastats(_Reader):
         super().__init__("tegrastats", rail)
         self._child = Child(command, SILENCE_S)
         self._bytes_per_cycle = bytes_per_cycle(SYS)
-        line = self._newest(SILENCE_S)
-        if line is None:
+        try:
+            line = self._newest(SILENCE_S)
+            if line is None:
+                raise SourceError(f"tegrastats says nothing: {self._child.reason}")
+            self._check_rail(line)
+        except SourceError:
             self.close()
-            raise SourceError(f"tegrastats says nothing: {self._child.reason}")
-        self._check_rail(line)
+            raise
 
     def identity(self) -> dict[str, Any]:
         """Return the rail, and what the board's own files say of it."""
@@ -204,8 +207,8 @@ class Tegrastats(_Reader):
         }
 
     def _newest(self, wait_s: float) -> Line | None:
-        deadline_s = time.monotonic() + wait_s
-        while (left_s := deadline_s - time.monotonic()) > 0:
+        deadline_s, failures = time.monotonic() + wait_s, self._child.failures
+        while self._child.failures == failures and (left_s := deadline_s - time.monotonic()) > 0:
             lines = [line for text in self._child.lines(left_s) if (line := parse_line(text))]
             if lines:
                 self._child.healthy()
@@ -215,7 +218,7 @@ class Tegrastats(_Reader):
     def read(self) -> Sample:
         """Return the next line's reading, stamped as it comes, or after a while only the time."""
         self._child.lines(0)  # what waits in the pipe is old by up to a poll
-        line = self._newest(4 * INTERVAL_S)
+        line = self._newest(3 * INTERVAL_S)
         return self._sample(line or Line(), time.monotonic(), time.time())
 
     def close(self) -> None:
