@@ -19,12 +19,12 @@ from statistics import mean
 
 import pytest
 
-from estimator_utils.schema import Trace, read_trace
+from estimator_utils import datasets
+from estimator_utils.schema import Trace
 from estimator_utils.telemetry import SourceError, common
 from estimator_utils.telemetry import jtop as jtop_source
 from tests.support import jtop_harness
 from tests.support.player import MODEL, STEP_W, Board, Player
-from tests.support.records import record
 
 jtop = pytest.importorskip("jtop", reason="jetson-stats is missing: pip install 'estimator-utils[jetson]'")
 REASON = jtop_harness.why_not()
@@ -343,7 +343,7 @@ def test_the_child_ends_with_its_parent(shared):
 
 @pytest.mark.recorded
 def test_the_recorded_trace_through_jtop(bench):
-    whole = read_trace(record("timeseries.json"))
+    whole = datasets.trace(datasets.STUDY.name)
     part = slice(0, bisect_right(whole.t_s, whole.start_s + 60))  # idle, launch and the first minute
     trace = Trace(whole.t_s[part], whole.power_w[part], whole.gpu_util[part], whole.dram_bytes_per_s[part])
     source = bench.connect(interval_s=0.05)

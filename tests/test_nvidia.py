@@ -148,9 +148,7 @@ def test_every_cut_of_the_last_line_leaves_the_others(path):
 
 
 def several(second, powers, columns=lambda k: ""):
-    return [
-        f"{DAY}{second + 0.004 * k:06.3f}, {columns(k)}{power}, 90 %, 1 MiB" for k, power in enumerate(powers)
-    ]
+    return [f"{DAY}{second + 0.004 * k:06.3f}, {columns(k)}{power}, 90 %, 1 MiB" for k, power in enumerate(powers)]
 
 
 def test_gpus_by_position(path):
@@ -241,9 +239,7 @@ def test_fuzz_a_log_is_read_or_refused(tmp_path_factory, noise, seed):
 
 
 @given(
-    st.lists(
-        st.tuples(st.sampled_from(["95.40 W", *NOTHING]), st.sampled_from(["98 %", *NOTHING])), min_size=1
-    )
+    st.lists(st.tuples(st.sampled_from(["95.40 W", *NOTHING]), st.sampled_from(["98 %", *NOTHING])), min_size=1)
 )
 def test_fuzz_missing_cells_never_become_numbers(tmp_path_factory, cells):
     path = tmp_path_factory.getbasetemp() / "cells.csv"

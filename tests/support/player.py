@@ -168,9 +168,12 @@ def link(path, target):
 def play(trace, root, speed=1.0):
     """Let a trace run through the tree under ``root``, ``speed`` times faster than it was recorded.
 
-    A channel keeps its last reading where the trace has none at that moment.
+    A channel keeps its last reading where the trace has none at that moment. Returns the monotonic time at
+    which the trace's clock was 0.
     """
-    Player(trace, root, speed).run()
+    player = Player(trace, root, speed)
+    player.run()
+    return player.start_s
 
 
 class Player(threading.Thread):
