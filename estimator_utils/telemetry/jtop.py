@@ -61,7 +61,7 @@ class Jtop(Source):
         task = json.dumps([rail, interval_s, stale_s])
         self._child = Child([*launch, sys.executable, "-m", MODULE, task], SILENCE_S)
         deadline_s = time.monotonic() + OPEN_S
-        while not self._hello and self._error is None and time.monotonic() < deadline_s:
+        while not (self._hello or self._error or self._child.failures) and time.monotonic() < deadline_s:
             self._newest(0.1)
         rails = self._hello.get("rails", [])
         if rail not in rails:
@@ -93,8 +93,10 @@ class Jtop(Source):
     def read(self) -> Sample:
         """Return the next reading, stamped as it came to the client, or after a while only the time."""
         found = self._newest(self._wait_s)
-        lost = found is None
-        found = found or {"t_s": time.monotonic(), "wall_s": time.time()}
+        if found is None:
+            reason = f"no new reading: {self._error or self._child.reason}"
+            found = {"t_s": time.monotonic(), "wall_s": time.time(), "gone": reason}
+        gone = found.get("gone")
         sample = Sample(
             t_s=found["t_s"],
             wall_s=found["wall_s"],
@@ -105,20 +107,15 @@ class Jtop(Source):
             emc_clock_hz=_scaled(found.get("emc_khz"), 1e3, low=1e4),
             source=self.name,
         )
-        gone = f"no new reading: {self._error or self._child.reason}"
-        self.missing.explain(
-            sample,
-            {
-                "power_w": gone
-                if lost
-                else f"the rail {self._rail} is gone; jtop's total is not taken instead",
-                "gpu_util": gone if lost else "jtop gives no load, or a 0 that stands for NVML's silence",
-                "gpu_clock_hz": gone if lost else "jtop gives no clock of the GPU",
-                "emc_clock_hz": gone if lost else "jtop gives no clock of the EMC",
-                "dram_activity": NO_DRAM,
-                "dram_bytes_per_s": NO_DRAM,
-            },
-        )
+        reasons = {
+            "power_w": gone or f"the rail {self._rail} is gone; jtop's total is not taken instead",
+            "gpu_util": gone or "jtop gives no load, or a 0 that stands for NVML's silence",
+            "gpu_clock_hz": gone or "jtop gives no clock of the GPU",
+            "emc_clock_hz": gone or "jtop gives no clock of the EMC",
+            "dram_activity": NO_DRAM,
+            "dram_bytes_per_s": NO_DRAM,
+        }
+        self.missing.explain(sample, reasons)
         return self._doubt(sample)
 
     def close(self) -> None:
@@ -190,7 +187,7 @@ def _serve(rail: str, interval_s: float, stale_s: float, say: Callable[[dict[str
         if now != before:
             before, moved_s = now, t_s
         if t_s - moved_s > stale_s:
-            say({"t_s": t_s, "wall_s": wall_s})
+            say({"t_s": t_s, "wall_s": wall_s, "gone": f"the service gives the same for {stale_s:g} s"})
             continue
         gpu = _part(lambda: next(iter(client.gpu.values()))) or {}
         load = _part(lambda: gpu["status"]["load"])  # noqa: B023
