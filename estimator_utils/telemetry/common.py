@@ -153,9 +153,7 @@ class Child:
                 return []
             pipe = subprocess.PIPE
             try:
-                self._process = subprocess.Popen(
-                    self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
-                )
+                self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
             except OSError as error:
                 return self.fail(f"cannot start {self._command[0]}: {error.strerror}")
             self._rest, self._heard_s = b"", time.monotonic()
