@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator_utils import datasets
@@ -291,6 +291,7 @@ def test_fuzz_a_file_is_a_plain_number_or_missing(tmp_path_factory, content):
 FUZZED = st.sampled_from(["load", "clock", "rate", "activity", "volt", "label", "name"])
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(FUZZED, st.binary(max_size=9)))
 def test_fuzz_a_tree_is_read_or_refused(tree, contents):
     paths = {name: getattr(tree, name) for name in ("load", "clock", "rate", "activity")}

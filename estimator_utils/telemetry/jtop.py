@@ -96,6 +96,7 @@ class Jtop(Source):
         if found is None:
             reason = f"no new reading: {self._error or self._child.reason}"
             found = {"t_s": time.monotonic(), "wall_s": time.time(), "gone": reason}
+            self._last_s = found["t_s"]  # a reading on its way is older, and time does not fall
         gone = found.get("gone")
         sample = Sample(
             t_s=found["t_s"],
@@ -164,44 +165,51 @@ def _rails(client: Any) -> dict[str, Any]:
     return dict(client.power.get("rail", {})) | own
 
 
+def _gpu(client: Any, *path: str) -> Any:
+    """Return a value of the first GPU: two of the same load are one (jetson_stats #362)."""
+
+    def walk() -> Any:
+        value = next(iter(client.gpu.values()))
+        for key in path:
+            value = value[key]
+        return value
+
+    return _part(walk)
+
+
 def _serve(rail: str, interval_s: float, stale_s: float, say: Callable[[dict[str, Any]], None]) -> None:
     """Say what the service says, until it says no more."""
     client = _connect(interval_s)
-    gpu = _part(lambda: next(iter(client.gpu.values()))) or {}
     say(
         {
             "rails": sorted(_rails(client)),
             "device": _part(lambda: client.board["hardware"]["Model"]),
             "power_mode": _part(lambda: client.nvpmodel.name),
-            "gpu_clock_hz": _part(lambda: gpu["freq"]["max"] * 1000),
-            "emc_clock_hz": _part(lambda: client.memory["EMC"]["max"] * 1000),
+            "gpu_clock_hz": _part(lambda: 1000 * _gpu(client, "freq", "max")),
+            "emc_clock_hz": _part(lambda: 1000 * client.memory["EMC"]["max"]),
         }
     )
     uptime, before, moved_s = client.uptime, "", time.monotonic()
     while client.ok():
-        t_s, wall_s = time.monotonic(), time.time()
+        message = {"t_s": time.monotonic(), "wall_s": time.time()}
         if client.uptime <= uptime:  # the last of the previous client, or nothing new
             continue
         uptime = client.uptime
         now = repr((client.power, client.gpu, client.memory, client.temperature))
         if now != before:
-            before, moved_s = now, t_s
-        if t_s - moved_s > stale_s:
-            say({"t_s": t_s, "wall_s": wall_s, "gone": f"the service gives the same for {stale_s:g} s"})
+            before, moved_s = now, message["t_s"]
+        if message["t_s"] - moved_s > stale_s:
+            say(message | {"gone": f"the service gives the same for {stale_s:g} s"})
             continue
-        gpu = _part(lambda: next(iter(client.gpu.values()))) or {}
-        load = _part(lambda: gpu["status"]["load"])  # noqa: B023
-        nvml = _part(lambda: gpu["freq"]["governor"]) == "nvml"  # noqa: B023
-        say(
-            {
-                "t_s": t_s,
-                "wall_s": wall_s,
-                "power_mw": _part(lambda: _rails(client)[rail]["power"]),
-                "load_percent": None if nvml and not load else load,
-                "gpu_khz": None if nvml else _part(lambda: gpu["freq"]["cur"]),  # noqa: B023
-                "emc_khz": _part(lambda: client.memory["EMC"]["cur"]),
-            }
-        )
+        nvml = _gpu(client, "freq", "governor") == "nvml"  # a 0 may then stand for no answer, clocks are in MHz
+        load = _gpu(client, "status", "load")
+        found = {
+            "power_mw": _part(lambda: _rails(client)[rail]["power"]),
+            "load_percent": None if nvml and not load else load,
+            "gpu_khz": None if nvml else _gpu(client, "freq", "cur"),
+            "emc_khz": _part(lambda: client.memory["EMC"]["cur"]),
+        }
+        say(message | found)
     raise TimeoutError("its sampler is silent")
 
 

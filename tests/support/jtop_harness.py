@@ -42,7 +42,7 @@ START_S = 15.0
 
 def why_not():
     """Return why namespaces cannot be used here, or None."""
-    for tool in ("unshare", "nsenter", "setpriv"):
+    for tool in ("unshare", "nsenter", "setpriv", "pgrep"):
         if shutil.which(tool) is None:
             return f"{tool} is not installed"
     probe = "mount -t tmpfs tmpfs /run && mount -o remount,bind,ro /"
