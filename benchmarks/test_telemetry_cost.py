@@ -1,7 +1,7 @@
 """What a poll costs: our sysfs source beside the real jtop, service and client, on the same tree.
 
-Both poll at the same rate in the same run, each is charged with the CPU time of all its processes, and what
-they need to start is left out. ``pytest benchmarks --benchmark-only -s`` prints the figures.
+Both poll at the same rate over the same seconds, each is charged with the CPU time of all its processes, and
+what they need to start is left out. ``pytest benchmarks --benchmark-only -s`` prints the figures.
 """
 
 import subprocess
@@ -26,6 +26,16 @@ with jtop(interval={interval_s}) as client:
     while client.ok():
         client.power, client.gpu, client.memory
 """
+SYSFS_CLIENT = """
+import time
+from estimator_utils.telemetry import open_source
+next_s = time.monotonic()
+with open_source("sysfs") as source:
+    while True:
+        source.read()
+        next_s += {interval_s}
+        time.sleep(max(0.0, next_s - time.monotonic()))
+"""
 OURS = """
 import sys
 from estimator_utils.telemetry import open_source
@@ -48,27 +58,24 @@ def memory_mb(pid):
     return int(line.split()[1]) * 1024 / 1e6
 
 
-def jtop_cpu_s_per_poll(service):
-    """Return it, and the number of processes that took part."""
-    client = subprocess.Popen([*service.inside, sys.executable, "-c", JTOP_CLIENT.format(interval_s=INTERVAL_S)])
+def cpu_s_per_poll(service):
+    """Return it for jtop and for us, measured over the same seconds, and jtop's number of processes."""
+    started = [
+        subprocess.Popen([*service.inside, sys.executable, "-c", code.format(interval_s=INTERVAL_S)])
+        for code in (JTOP_CLIENT, SYSFS_CLIENT)
+    ]
     try:
-        time.sleep(5.0)  # the client looks for libraries first
-        pids = [*service.processes(), client.pid]
-        before_s, begin_s = cpu_s(pids), time.monotonic()
+        time.sleep(5.0)  # jtop's client looks for libraries first
+        sides = [*service.processes(), started[0].pid], [started[1].pid]
+        before_s, begin_s = [cpu_s(pids) for pids in sides], time.monotonic()
         time.sleep(POLLS * INTERVAL_S)
-        return (cpu_s(pids) - before_s) / ((time.monotonic() - begin_s) / INTERVAL_S), len(pids)
+        polls = (time.monotonic() - begin_s) / INTERVAL_S
+        spent_s = [(cpu_s(pids) - before) / polls for pids, before in zip(sides, before_s, strict=True)]
+        return *spent_s, len(sides[0])
     finally:
-        client.kill()
-        client.wait()
-
-
-def sysfs_cpu_s_per_poll(source):
-    before_s, next_s = time.process_time(), time.monotonic()
-    for _ in range(POLLS):
-        source.read()
-        next_s += INTERVAL_S
-        time.sleep(max(0.0, next_s - time.monotonic()))
-    return (time.process_time() - before_s) / POLLS
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def memory_of(command):
@@ -100,9 +107,8 @@ def service(board, tmp_path):
 
 @pytest.mark.namespace
 def test_cpu_time_of_a_poll(benchmark, board, service):
-    jtop_s, processes = jtop_cpu_s_per_poll(service)
+    jtop_s, ours_s, processes = cpu_s_per_poll(service)
     with open_source(f"sysfs:{board.root}") as source:
-        ours_s = sysfs_cpu_s_per_poll(source)
         benchmark(source.read)
     ratio = jtop_s / ours_s
     benchmark.extra_info |= {"jtop_us": 1e6 * jtop_s, "sysfs_us": 1e6 * ours_s, "ratio": ratio}
