@@ -137,7 +137,11 @@ def fetch(entry: Entry | str) -> Path:
 
     try:
         pooch.retrieve(entry.url, f"sha256:{entry.sha256}", path.name, path.parent, progressbar=True)
-    except (OSError, ValueError) as error:
+    except ValueError as error:  # pooch has no class of its own for it, and keeps no such file
+        raise DatasetError(
+            f"{name}: digest failed: what {entry.url} holds is not {entry.sha256}: do not use it; report it"
+        ) from error
+    except OSError as error:
         raise DatasetError(
             f"{name}: no copy at {path}, and the download of {entry.url} failed ({type(error).__name__}): "
             "connect to a network, or put the file there, or set ESTIMATOR_DATA_DIR"

@@ -134,7 +134,7 @@ def fit_constants(readings: Readings, equation: int, overhead_max_w: float = OVE
     Raises
     ------
     ValueError
-        Too few runs, a missing DRAM reading in Eq. 1, or readings that no positive J/TFLOP explains.
+        Too few runs, a missing DRAM reading in Eq. 1, no grid, or readings that no positive J/TFLOP explains.
     """
     n = readings.energy_j.shape[-1]
     if n <= PARAMETERS[equation]:
@@ -144,6 +144,8 @@ def fit_constants(readings: Readings, equation: int, overhead_max_w: float = OVE
         )
     if equation == 1 and np.isnan(readings.dram_tb).any():
         raise ValueError("Eq. 1 needs dram_tb of every run and some are missing: use --equation 2")
+    if not 0 <= overhead_max_w < np.inf:
+        raise ValueError(f"the grid of overheads must end at 0 W or above, found {overhead_max_w}")
     grid_w = np.linspace(0.0, overhead_max_w, GRID_POINTS)
     score = leave_one_out_rms(readings, equation, grid_w)
     best = score.argmin(-1)[..., None]
@@ -169,12 +171,13 @@ def calibrate(
     """
     precision = check_one_precision(runs)
     e, b, p = (float(x) for x in fit_constants(Readings.of(runs), equation, overhead_max_w))
+    idle_w = runs.idle_power_w.dropna()
     return Calibration(
         equation=equation,
         e_per_tflop_j=e,
         e_per_tb_j=b if equation == 1 else None,
         p_overhead_w=p,
-        idle_power_w=float(runs.idle_power_w.median()),
+        idle_power_w=None if idle_w.empty else float(idle_w.median()),
         device=dataset.metadata.device,
         rail=dataset.metadata.rail,
         power_mode=dataset.metadata.power_mode,

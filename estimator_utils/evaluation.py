@@ -31,6 +31,8 @@ class Splits(NamedTuple):
 
 def _cut(orders: list[list[int]], n_runs: int, n_train: int | None) -> Splits:
     n_train = round(n_runs * 2 / 3) if n_train is None else n_train
+    if not orders:
+        raise ValueError("n_splits must be 1 or more, found none")
     if not 0 < n_train < n_runs:
         raise ValueError(f"n_train must lie between 1 and {n_runs - 1}, one less than the runs; found {n_train}")
     index = np.array(orders, dtype=np.intp).reshape(-1, n_runs)
@@ -140,13 +142,21 @@ def held_out_errors(runs: pd.DataFrame, method: Method, splits: Splits) -> Array
     """Return the signed relative errors of the held-out predictions in per cent, (n_splits, n_test).
 
     ``splits.test`` names the run of each entry.
+
+    Raises
+    ------
+    ValueError
+        Where a reading that the method uses is missing.
     """
     readings = Readings.of(runs)
     errors = []
     for start in range(0, len(splits.train), _BATCH):
         train, test = (readings.take(part[start : start + _BATCH]) for part in splits)
         errors.append(100 * (method(train, test) / test.truth_tflop - 1))
-    return np.concatenate(errors)
+    errors_pct = np.concatenate(errors)
+    if np.isnan(errors_pct).any():
+        raise ValueError("a held-out estimate is no number: dram_tb or gpu_util of a run is missing; fill it in")
+    return errors_pct
 
 
 def summary(errors_pct: Array) -> dict[str, float | int]:

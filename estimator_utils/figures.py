@@ -128,6 +128,8 @@ def _rounded(value: Any) -> Any:
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_rounded(item) for item in value]
+    if hasattr(value, "item"):  # a number of numpy's: a count stays a count
+        value = value.item()
     if isinstance(value, (bool, int, str)) or value is None:
         return value
     return float(f"{float(value):.6g}")

@@ -39,6 +39,10 @@ class NotebookError(RuntimeError):
     """A notebook that failed, or is not as it must be."""
 
 
+# A kernel that died, a cell that does not parse, a file that is no notebook.
+_BROKEN = (RuntimeError, SyntaxError, ValueError, nbformat.ValidationError)
+
+
 def find(only: Sequence[str] = ()) -> list[Path]:
     """Return the notebooks in order; ``only`` selects by the beginning of their names, such as "05"."""
     found = sorted(NOTEBOOKS.glob("*.ipynb"))
@@ -64,10 +68,13 @@ def parameters(notebook: Any) -> dict[str, Any]:
         raise NotebookError(f"expected one cell tagged 'parameters', found {len(tagged)}")
     found = {}
     for statement in ast.parse(code[tagged[0]].source).body:
-        if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
-            raise NotebookError(f"the parameters cell holds more than assignments: {ast.unparse(statement)}")
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                pass
+            case _:
+                raise NotebookError(f"the parameters cell holds more than assignments: {ast.unparse(statement)}")
         try:
-            found[statement.targets[0].id] = ast.literal_eval(statement.value)
+            found[name] = ast.literal_eval(value)
         except ValueError as error:
             raise NotebookError(f"a parameter must be a literal: {ast.unparse(statement)}") from error
     read = {
@@ -132,7 +139,7 @@ def execute(source: Path, target: Path, given: Mapping[str, Any], output: Path) 
             )
             executed = nbformat.read(raw, as_version=4)
         _normalise(executed, source_digest(notebook))
-    except (NotebookError, papermill.PapermillException, SyntaxError) as error:
+    except (papermill.PapermillException, *_BROKEN) as error:
         raise NotebookError(f"{source.name}: {error}") from error
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(executed, target)
@@ -153,7 +160,9 @@ def execute_all(
         Naming every notebook that failed.
     """
     sources = find(only)
-    own = {path: set(parameters(nbformat.read(path, as_version=4))) for path in sources}
+    own = {path: _parameter_names(path) for path in sources}
+    if given and output is None:
+        raise NotebookError(f"executed in place the defaults hold, and {', '.join(given)} would be committed")
     if unknown := sorted(set(given) - set().union(*own.values())):
         raise NotebookError(f"no notebook has a parameter named {', '.join(unknown)}")
     if "dataset" in given:
@@ -182,6 +191,13 @@ def execute_all(
     return sorted(done)
 
 
+def _parameter_names(path: Path) -> set[str]:
+    try:
+        return set(parameters(nbformat.read(path, as_version=4)))
+    except _BROKEN as error:
+        raise NotebookError(f"{path.name}: {error}") from error
+
+
 def parse_parameter(text: str) -> tuple[str, Any]:
     """Split NAME=VALUE; the value is a Python literal, or else text."""
     name, equals, value = text.partition("=")
@@ -195,7 +211,8 @@ def parse_parameter(text: str) -> tuple[str, Any]:
 
 def headline(output: Path) -> str:
     """Return the study's headline as notebook 05 computed it into ``output``."""
-    results = json.loads((output / "data" / "derived" / "results.json").read_text(encoding="utf-8"))
+    path = output / "data" / "derived" / "results.json"
+    results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if "05" not in results:
         return f"notebooks in {output}"
     r = results["05"]
@@ -213,7 +230,7 @@ def footer(dataset: str) -> None:
     versions = ", ".join(f"{name} {version(name).split('+')[0]}" for name in packages)
     minor = ".".join(platform.python_version_tuple()[:2])
     table = "\n".join(["| file | kind | sha256 |", "|---|---|---|", *rows])
-    say(f"**Provenance.** Collection `{dataset}`; Python {minor}, {versions}.\n\n{table}")
+    say(f"**Provenance.** Collection `{Path(dataset).name}`; Python {minor}, {versions}.\n\n{table}")
 
 
 def _normalise(notebook: Any, digest: str) -> None:

@@ -261,6 +261,6 @@ def test_a_gpt_3_step_is_counted_under_half_a_gigabyte():
 
 
 def test_the_closed_form_meets_the_published_gpt_3():
-    """OpenAI's table D.1: 3.14e23 FLOP in 300e9 tokens, without attention; here it is in, and the head is d x d."""
+    """OpenAI, table D.1: 3.14e23 FLOP in 300e9 tokens, without attention. Here it is in, and the head is d x d."""
     per_token = flops.closed_form(GPT3, MATH_BACKWARD).flop_per_step / GPT3.seq_len
     assert per_token * 300e9 / 3.14e23 == pytest.approx(1.02, abs=0.02)

@@ -157,7 +157,7 @@ def test_two_runs_of_one_name_are_refused(write_csv, write_study, form):
 
 def test_a_run_without_a_name_is_refused(write_csv, runs):
     runs.loc[1, "run"] = None
-    with pytest.raises(DatasetError, match="row 2 .*, column run: found nothing; every run needs a name"):
+    with pytest.raises(DatasetError, match=r"row 2 .*, column run: found nothing; every run needs a name"):
         runs_table.read(write_csv(runs))
 
 

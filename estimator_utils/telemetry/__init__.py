@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Protocol
 
 IDENTITY_KEYS = ("device", "rail", "power_mode", "gpu_clock_hz", "emc_clock_hz")
 
 # The rail of the study: CPU, GPU and CV of an Orin Nano, without DRAM and SoC.
 DEFAULT_RAIL = "VDD_CPU_GPU_CV"
+SYS = "/sys"
 
 
 class SourceError(RuntimeError):
@@ -70,8 +70,7 @@ class Source(Protocol):
     live : bool
         A live source is polled with `read`; a log is iterated and ends.
     missing : dict of str to str
-        Fields of `Sample` that the source cannot give at the moment, each with the reason and how to grant
-        it. It may grow and shrink while the source is read.
+        Fields that the source cannot give at the moment, each with the reason and how to grant it.
     """
 
     name: str
@@ -79,22 +78,14 @@ class Source(Protocol):
     missing: dict[str, str]
 
     def identity(self) -> dict[str, Any]:
-        """Return ``device``, ``rail``, ``power_mode`` and the mode's ``gpu_clock_hz`` and ``emc_clock_hz``.
-
-        None where the board or the log does not say.
-        """
+        """Return the `IDENTITY_KEYS`; the clocks are the mode's. None where board or log do not say."""
         ...
 
     def read(self) -> Sample:
-        """Return the newest reading of a live source; never an old one again.
+        """Return the newest reading of a live source; never an old one again; within a few seconds.
 
-        Once open, a lost sensor or service is no error: the sample has only its time and `missing` says
-        why; the source keeps trying to come back. It does not block for more than a few seconds.
-
-        Raises
-        ------
-        SourceError
-            Where the source is a log.
+        Once open, a lost sensor or service is no error: the sample has only its time, `missing` says why,
+        and the source keeps trying to come back.
         """
         raise SourceError(f"{self.name} is a log: iterate over it")
 
@@ -110,9 +101,7 @@ class Source(Protocol):
     def __enter__(self) -> Source:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -137,7 +126,7 @@ def open_source(name: str, rail: str = DEFAULT_RAIL) -> Source:
     if kind == "sysfs":
         from .jetson import Sysfs
 
-        return Sysfs(rest or "/sys", rail)
+        return Sysfs(rest or SYS, rail)
     if kind == "jtop":
         from .jtop import Jtop
 
@@ -155,10 +144,8 @@ def open_source(name: str, rail: str = DEFAULT_RAIL) -> Source:
         from .replay import open_replay
 
         return open_replay(rest)
-    raise SourceError(
-        f"expected a source sysfs[:ROOT], jtop[:SECONDS], tegrastats[:FILE], smi:FILE, replay:DATA or auto,"
-        f" found {name!r}"
-    )
+    kinds = "sysfs[:ROOT], jtop[:SECONDS], tegrastats[:FILE], smi:FILE, replay:DATA or auto"
+    raise SourceError(f"expected a source {kinds}, found {name!r}")
 
 
 def _seconds(text: str, name: str) -> float:

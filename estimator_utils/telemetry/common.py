@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import select
@@ -75,37 +76,30 @@ class Missing(dict[str, str]):
 class ZeroLoadCheck:
     """Doubt a GPU load of exactly 0 while the rail draws well above idle (jetson_stats PR #889, #380).
 
-    A GPU clock at its idle value speaks for the load: then the CPU draws the power.
+    A GPU clock at its idle value speaks for the load: then it is the CPU that draws the power.
     """
 
     def __init__(self, missing: Missing) -> None:
         self._missing = missing
-        self._idle_w = self._idle_hz = float("inf")
+        self._idle_w = self._idle_hz = math.inf
         self._since_s: float | None = None
 
     def __call__(self, sample: Sample) -> Sample:
         """Return the sample, its ``gpu_util`` None where it is in doubt."""
-        if sample.power_w is not None:
-            self._idle_w = min(self._idle_w, sample.power_w)
-        if sample.gpu_clock_hz is not None:
-            self._idle_hz = min(self._idle_hz, sample.gpu_clock_hz)
-        idle_clock = sample.gpu_clock_hz is not None and sample.gpu_clock_hz <= self._idle_hz
-        if (
-            sample.gpu_util != 0
-            or sample.power_w is None
-            or sample.power_w < self._idle_w + DOUBT_W
-            or idle_clock
-        ):
+        power_w, clock_hz = sample.power_w or 0.0, sample.gpu_clock_hz or math.inf
+        self._idle_w = min(self._idle_w, power_w or math.inf)
+        self._idle_hz = min(self._idle_hz, clock_hz)
+        idle_clock = clock_hz <= self._idle_hz < math.inf
+        if sample.gpu_util != 0 or power_w < self._idle_w + DOUBT_W or idle_clock:
             self._since_s = None
             return sample
-        if self._since_s is None:
-            self._since_s = sample.t_s
+        self._since_s = sample.t_s if self._since_s is None else self._since_s
         if sample.t_s - self._since_s < DOUBT_S:
             return sample
         self._missing.tell(
             "gpu_util",
-            f"a load of exactly 0 for {DOUBT_S:.0f} s at over {DOUBT_W:g} W above idle: the sensor is stuck,"
-            " or only the CPU works; restart the service or board, or read the load from another source",
+            f"a load of exactly 0 for {DOUBT_S:g} s at over {DOUBT_W:g} W above idle: the sensor is stuck, or"
+            " only the CPU works; restart the service or board, or take the load from another source",
         )
         return replace(sample, gpu_util=None)
 
@@ -113,114 +107,92 @@ class ZeroLoadCheck:
 class LogClock:
     """Time that never falls, from the wall stamps of a log in local time without a zone.
 
-    A stamp that falls, or that jumps by an hour as daylight saving does, is a step of the clock and not of
-    time: ``t_s`` goes on by the usual step and ``wall_s - t_s`` changes, which a reader can see.
+    A stamp that falls, or jumps by the hour of daylight saving, is a step of the clock and not of time:
+    ``t_s`` goes on by the usual step and ``wall_s - t_s`` changes, which a reader can see.
     """
 
     def __init__(self, name: str, step_s: float = 1.0) -> None:
-        self._name = name
-        self._step_s = step_s
+        self._name, self._step_s, self._t_s = name, step_s, -step_s
         self._last_s: float | None = None
-        self._t_s, self._first = 0.0, True
 
     def __call__(self, wall_s: float | None) -> float:
         """Return seconds since the first line, from its stamp or, without one, from the usual step."""
-        if self._first:
-            self._first, self._last_s = False, wall_s
-            return self._t_s
-        step_s = self._step_s if wall_s is None or self._last_s is None else wall_s - self._last_s
-        self._last_s = wall_s if wall_s is not None else self._last_s
-        if step_s < 0 or abs(step_s - DST_S - self._step_s) <= 2 + self._step_s:
-            log.warning("%s: its clock was stepped by %+.0f s", self._name, step_s - self._step_s)
-            step_s = self._step_s
-        elif 0 < step_s < 60 and wall_s is not None:
-            self._step_s = step_s
+        step_s = self._step_s
+        if wall_s is not None and self._last_s is not None:
+            step_s = wall_s - self._last_s
+            if step_s < 0 or abs(step_s - DST_S - self._step_s) <= 2 + self._step_s:
+                log.warning("%s: its clock was stepped by %+.0f s", self._name, step_s - self._step_s)
+                step_s = self._step_s
+            elif 0 < step_s < 60:
+                self._step_s = step_s
+        self._last_s = self._last_s if wall_s is None else wall_s
         self._t_s += step_s
         return self._t_s
 
 
 class Child:
-    """A child process that speaks in lines, restarted with back-off when it ends or falls silent.
+    """A child process that speaks in lines, started again with back-off when it ends or falls silent.
 
     Its standard input stays open as long as the parent lives, so that it can end with it.
     """
 
     def __init__(self, command: Sequence[str], silence_s: float) -> None:
-        self.reason = "it has not spoken yet"
+        self.reason, self.failures = "it has not spoken yet", 0
         self._command, self._silence_s = list(command), silence_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._buffer = b""
+        self._rest = b""
         self._heard_s = self._retry_s = 0.0
         self._backoff_s = BACKOFF_S[0]
 
     def lines(self, wait_s: float) -> list[str]:
         """Return the lines that have come; wait up to ``wait_s`` for the first of them."""
         deadline_s = time.monotonic() + wait_s
+        if self._process is None:
+            time.sleep(max(0.0, min(wait_s, self._retry_s - time.monotonic())))
+            if time.monotonic() < self._retry_s:
+                return []
+            pipe = subprocess.PIPE
+            try:
+                self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+            except OSError as error:
+                return self.fail(f"cannot start {self._command[0]}: {error.strerror}")
+            self._rest, self._heard_s = b"", time.monotonic()
+        assert self._process.stdout is not None
+        file, poll = self._process.stdout.fileno(), select.poll()
+        poll.register(file, select.POLLIN)
         while True:
-            now_s = time.monotonic()
-            left_s = max(0.0, deadline_s - now_s)
-            if self._process is None:
-                if now_s < self._retry_s:
-                    time.sleep(min(left_s, self._retry_s - now_s))
-                    if time.monotonic() < self._retry_s:
-                        return []
-                self._start()
-            elif found := self._read(left_s):
-                return found
-            elif self._process is not None and time.monotonic() - self._heard_s > self._silence_s:
-                self.fail(f"silent for {self._silence_s:.0f} s")
+            limit_s = min(deadline_s, self._heard_s + self._silence_s)
+            if poll.poll(1000 * max(0.0, limit_s - time.monotonic())):
+                if not (data := os.read(file, 1 << 16)):
+                    return self.fail(f"{os.path.basename(self._command[0])} ended")
+                self._heard_s = time.monotonic()
+                *lines, self._rest = (self._rest[-(1 << 16) :] + data).split(b"\n")
+                if lines:
+                    return [line.decode("utf-8", "replace") for line in lines]
+            elif time.monotonic() >= self._heard_s + self._silence_s:
+                return self.fail(f"silent for {self._silence_s:g} s")
             if time.monotonic() >= deadline_s:
                 return []
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> list[str]:
         """End the process; it is started again after a pause that doubles with each failure."""
-        self.reason = reason
+        self.reason, self.failures = reason, self.failures + 1
         self.close()
         self._retry_s = time.monotonic() + self._backoff_s
         self._backoff_s = min(2 * self._backoff_s, BACKOFF_S[1])
+        return []
 
     def healthy(self) -> None:
         """Say that the process did its work: the next failure waits only briefly."""
         self._backoff_s = BACKOFF_S[0]
 
-    def _start(self) -> None:
-        try:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-        except OSError as error:
-            self.fail(f"cannot start {self._command[0]}: {error.strerror}")
-        self._buffer, self._heard_s = b"", time.monotonic()
-
-    def _read(self, wait_s: float) -> list[str]:
-        if self._process is None or self._process.stdout is None:
-            return []
-        file = self._process.stdout.fileno()
-        poll = select.poll()
-        poll.register(file, select.POLLIN)
-        silence_s = self._heard_s + self._silence_s - time.monotonic()
-        if not poll.poll(1000 * max(0.0, min(wait_s, silence_s))):
-            return []
-        data = os.read(file, 1 << 16)
-        if not data:
-            self.fail(f"{os.path.basename(self._command[0])} ended")
-            return []
-        self._heard_s = time.monotonic()
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        self._buffer = self._buffer[-(1 << 16) :]
-        return [line.decode("utf-8", "replace") for line in lines]
-
     def close(self) -> None:
         """End the process, by force where it does not follow."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+        if process is not None:
+            with process:  # which closes the pipes and waits
+                process.terminate()
+                try:
+                    process.wait(1.0)
+                except subprocess.TimeoutExpired:
+                    process.kill()

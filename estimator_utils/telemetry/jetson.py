@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import DEFAULT_RAIL, Sample, Source, SourceError
-from .common import Missing, ZeroLoadCheck, number, plausible_power_w
+from .common import Missing, ZeroLoadCheck, plausible_power_w
 
 # 128 bits, two transfers a cycle: true bytes a cycle of the memory clock. Orin Nano 8GB; derived from the
 # bus, not calibrated on a board. The 4GB module (p3767-0004) has half the bus and is left out.
@@ -65,11 +65,16 @@ def read_number(path: str | None, low: float = 0, high: float = 1e12) -> float |
     except OSError:
         return None
     try:  # the INA3221 waits for a conversion here, and may answer ENODATA, EAGAIN or ETIMEDOUT
-        return number(os.read(file, 64), low, high)
+        text = os.read(file, 64).strip()
     except OSError:
         return None
     finally:
         os.close(file)
+    digits = text[1:] if text.startswith(b"-") else text
+    if not digits.isdigit() or len(digits) > 18:  # isdigit of bytes: ASCII alone
+        return None
+    value = float(text)
+    return value if low <= value <= high else None
 
 
 def bytes_per_cycle(root: Path) -> int | None:
@@ -125,7 +130,7 @@ def find_gpu(root: Path) -> tuple[str | None, str | None]:
     """Return the file of the GPU's load and the devfreq folder of its clock."""
     for devfreq in sorted((root / "class/devfreq").glob("*")):
         if read_text(devfreq / "device/of_node/name") in GPU_NAMES:
-            return str(devfreq / "device/load"), str(devfreq)
+            return os.path.realpath(devfreq / "device/load"), os.path.realpath(devfreq)
     for folder in GPU_FOLDERS:
         if (root / folder / "load").exists():
             clocks = sorted((root / folder / "devfreq").glob("*"))

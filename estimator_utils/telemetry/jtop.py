@@ -61,7 +61,7 @@ class Jtop(Source):
         task = json.dumps([rail, interval_s, stale_s])
         self._child = Child([*launch, sys.executable, "-m", MODULE, task], SILENCE_S)
         deadline_s = time.monotonic() + OPEN_S
-        while not self._hello and self._error is None and time.monotonic() < deadline_s:
+        while not (self._hello or self._error or self._child.failures) and time.monotonic() < deadline_s:
             self._newest(0.1)
         rails = self._hello.get("rails", [])
         if rail not in rails:
@@ -93,8 +93,11 @@ class Jtop(Source):
     def read(self) -> Sample:
         """Return the next reading, stamped as it came to the client, or after a while only the time."""
         found = self._newest(self._wait_s)
-        lost = found is None
-        found = found or {"t_s": time.monotonic(), "wall_s": time.time()}
+        if found is None:
+            reason = f"no new reading: {self._error or self._child.reason}"
+            found = {"t_s": time.monotonic(), "wall_s": time.time(), "gone": reason}
+            self._last_s = found["t_s"]  # a reading on its way is older, and time does not fall
+        gone = found.get("gone")
         sample = Sample(
             t_s=found["t_s"],
             wall_s=found["wall_s"],
@@ -105,20 +108,15 @@ class Jtop(Source):
             emc_clock_hz=_scaled(found.get("emc_khz"), 1e3, low=1e4),
             source=self.name,
         )
-        gone = f"no new reading: {self._error or self._child.reason}"
-        self.missing.explain(
-            sample,
-            {
-                "power_w": gone
-                if lost
-                else f"the rail {self._rail} is gone; jtop's total is not taken instead",
-                "gpu_util": gone if lost else "jtop gives no load, or a 0 that stands for NVML's silence",
-                "gpu_clock_hz": gone if lost else "jtop gives no clock of the GPU",
-                "emc_clock_hz": gone if lost else "jtop gives no clock of the EMC",
-                "dram_activity": NO_DRAM,
-                "dram_bytes_per_s": NO_DRAM,
-            },
-        )
+        reasons = {
+            "power_w": gone or f"the rail {self._rail} is gone; jtop's total is not taken instead",
+            "gpu_util": gone or "jtop gives no load, or a 0 that stands for NVML's silence",
+            "gpu_clock_hz": gone or "jtop gives no clock of the GPU",
+            "emc_clock_hz": gone or "jtop gives no clock of the EMC",
+            "dram_activity": NO_DRAM,
+            "dram_bytes_per_s": NO_DRAM,
+        }
+        self.missing.explain(sample, reasons)
         return self._doubt(sample)
 
     def close(self) -> None:
@@ -167,44 +165,51 @@ def _rails(client: Any) -> dict[str, Any]:
     return dict(client.power.get("rail", {})) | own
 
 
+def _gpu(client: Any, *path: str) -> Any:
+    """Return a value of the first GPU: two of the same load are one (jetson_stats #362)."""
+
+    def walk() -> Any:
+        value = next(iter(client.gpu.values()))
+        for key in path:
+            value = value[key]
+        return value
+
+    return _part(walk)
+
+
 def _serve(rail: str, interval_s: float, stale_s: float, say: Callable[[dict[str, Any]], None]) -> None:
     """Say what the service says, until it says no more."""
     client = _connect(interval_s)
-    gpu = _part(lambda: next(iter(client.gpu.values()))) or {}
     say(
         {
             "rails": sorted(_rails(client)),
             "device": _part(lambda: client.board["hardware"]["Model"]),
             "power_mode": _part(lambda: client.nvpmodel.name),
-            "gpu_clock_hz": _part(lambda: gpu["freq"]["max"] * 1000),
-            "emc_clock_hz": _part(lambda: client.memory["EMC"]["max"] * 1000),
+            "gpu_clock_hz": _part(lambda: 1000 * _gpu(client, "freq", "max")),
+            "emc_clock_hz": _part(lambda: 1000 * client.memory["EMC"]["max"]),
         }
     )
     uptime, before, moved_s = client.uptime, "", time.monotonic()
     while client.ok():
-        t_s, wall_s = time.monotonic(), time.time()
+        message = {"t_s": time.monotonic(), "wall_s": time.time()}
         if client.uptime <= uptime:  # the last of the previous client, or nothing new
             continue
         uptime = client.uptime
         now = repr((client.power, client.gpu, client.memory, client.temperature))
         if now != before:
-            before, moved_s = now, t_s
-        if t_s - moved_s > stale_s:
-            say({"t_s": t_s, "wall_s": wall_s})
+            before, moved_s = now, message["t_s"]
+        if message["t_s"] - moved_s > stale_s:
+            say(message | {"gone": f"the service gives the same for {stale_s:g} s"})
             continue
-        gpu = _part(lambda: next(iter(client.gpu.values()))) or {}
-        load = _part(lambda: gpu["status"]["load"])  # noqa: B023
-        nvml = _part(lambda: gpu["freq"]["governor"]) == "nvml"  # noqa: B023
-        say(
-            {
-                "t_s": t_s,
-                "wall_s": wall_s,
-                "power_mw": _part(lambda: _rails(client)[rail]["power"]),
-                "load_percent": None if nvml and not load else load,
-                "gpu_khz": None if nvml else _part(lambda: gpu["freq"]["cur"]),  # noqa: B023
-                "emc_khz": _part(lambda: client.memory["EMC"]["cur"]),
-            }
-        )
+        nvml = _gpu(client, "freq", "governor") == "nvml"  # a 0 may then stand for no answer, clocks are in MHz
+        load = _gpu(client, "status", "load")
+        found = {
+            "power_mw": _part(lambda: _rails(client)[rail]["power"]),
+            "load_percent": None if nvml and not load else load,
+            "gpu_khz": None if nvml else _gpu(client, "freq", "cur"),
+            "emc_khz": _part(lambda: client.memory["EMC"]["cur"]),
+        }
+        say(message | found)
     raise TimeoutError("its sampler is silent")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -19,10 +20,9 @@ INTERVAL_S = 0.5  # of the program we start: half of the usual second, so that a
 COMMAND = ("tegrastats", "--interval", f"{1000 * INTERVAL_S:.0f}")
 SYS = Path("/sys")
 SILENCE_S = 10.0  # its timeout, far above the interval: a slow line is no fault
-RAILS_128_BIT = {"VDD_IN", "VDD_CPU_GPU_CV", "VDD_SOC"}
+RAILS_128_BIT = {"VDD_IN", "VDD_CPU_GPU_CV", "VDD_SOC"}  # with a zone "tj": Orin Nano, Orin NX
 
-_LINE = re.compile(r"\b(?:RAM \d+/\d+[kM]B|CPU \[)", re.ASCII | re.IGNORECASE)
-_RAM_MB = re.compile(r"\bRAM \d+/(\d+)MB", re.ASCII)
+_LINE = re.compile(r"\bRAM \d+/(\d+)MB|\bCPU \[", re.ASCII | re.IGNORECASE)
 # "61%@2133", "0%", "@4266", "99%@[612]", "39%@[305,0]", "12 %@[1300, 1300]": share and first clock.
 _SHARE = r"\s+(?:(\d+)\s?%)?(?:@(\[\s*)?(\d+)(?(2)(?:\s*,\s*\d+)*\s*\]))?(?=\s|$)"
 _EMC = re.compile(r"(?<!\S)EMC(?:_FREQ)?" + _SHARE, re.ASCII)
@@ -41,7 +41,7 @@ class Line:
     gpu_clock_hz: float | None = None
     emc_share: float | None = None
     emc_clock_hz: float | None = None
-    bytes_per_cycle: int | None = None
+    bus_bytes: int | None = None
 
 
 def parse_line(text: str) -> Line | None:
@@ -50,13 +50,13 @@ def parse_line(text: str) -> Line | None:
     The EMC's share is of its current clock. Without a clock, a share of 0 is what JetPack 5 prints to users
     without root whatever the memory does: unknown.
     """
-    if not _LINE.search(text):
+    if not (line := _LINE.search(text)):
         return None
     rails = {name: number(now, 0, 1e6) for name, now in _POWER.findall(text) if name != "NC"}
     gpu_util, gpu_clock_hz = _share(_GPU, text, 100)
     emc_share, emc_clock_hz = _share(_EMC, text, 1e5)
-    ram = _RAM_MB.search(text)
-    orin = rails.keys() >= RAILS_128_BIT and " tj@" in text and ram is not None and int(ram.group(1)) > 6000
+    ram_mb = number(line.group(1) or "", 6000, 1e6)
+    orin = rails.keys() >= RAILS_128_BIT and " tj@" in text and ram_mb is not None
     return Line(
         wall_s=_wall_s(text),
         power_mw={name: now for name, now in rails.items() if now is not None},
@@ -64,7 +64,7 @@ def parse_line(text: str) -> Line | None:
         gpu_clock_hz=gpu_clock_hz,
         emc_share=None if emc_share == 0 and emc_clock_hz is None else emc_share,
         emc_clock_hz=emc_clock_hz,
-        bytes_per_cycle=ORIN_NANO_BYTES_PER_CYCLE if orin else None,
+        bus_bytes=ORIN_NANO_BYTES_PER_CYCLE if orin else None,
     )
 
 
@@ -98,26 +98,26 @@ class _Reader(Source):
             "dram_bytes_per_s": f"{emc}; bytes a memory cycle are known for Orin Nano 8GB and NX only",
         }
 
-    def _check_rail(self, line: Line) -> None:
-        if line.power_mw and self._rail not in line.power_mw:
+    def _check(self, line: Line | None, reason: str) -> None:
+        if line is None:
+            raise SourceError(f"{self.name}: expected lines as 'RAM 2147/7620MB ...', found none: {reason}")
+        if (found := line.power_mw) and self._rail not in found:
             raise SourceError(
-                f"{self.name}: expected the rail {self._rail!r}, found {sorted(line.power_mw)}: name one with"
-                " --rail"
+                f"{self.name}: expected rail {self._rail!r}, found {sorted(found)}: name one with --rail"
             )
 
     def _sample(self, line: Line, t_s: float, wall_s: float | None) -> Sample:
-        power_mw = line.power_mw.get(self._rail)
-        share, clock_hz = line.emc_share, line.emc_clock_hz
-        known = share is not None and clock_hz is not None and line.bytes_per_cycle is not None
+        power_mw, factors = line.power_mw.get(self._rail), (line.emc_share, line.emc_clock_hz, line.bus_bytes)
+        known = [factor for factor in factors if factor is not None]
         sample = Sample(
             t_s=t_s,
             wall_s=wall_s,
             power_w=plausible_power_w(None if power_mw is None else power_mw / 1000, self._rail),
             gpu_util=line.gpu_util,
-            dram_activity=share,
-            dram_bytes_per_s=share * clock_hz * line.bytes_per_cycle if known else None,  # type: ignore[operator]
+            dram_activity=line.emc_share,
+            dram_bytes_per_s=math.prod(known) if len(known) == len(factors) else None,
             gpu_clock_hz=line.gpu_clock_hz,
-            emc_clock_hz=clock_hz,
+            emc_clock_hz=line.emc_clock_hz,
             source=self.name,
         )
         self.missing.explain(sample, self._reasons)
@@ -141,10 +141,7 @@ class TegrastatsLog(_Reader):
     def __init__(self, path: str | Path, rail: str = DEFAULT_RAIL, step_s: float = 1.0) -> None:
         super().__init__(f"tegrastats:{path}", rail)
         self._path, self._step_s = Path(path), step_s
-        first = next(self._lines(), None)
-        if first is None:
-            raise SourceError(f"{path}: expected lines of tegrastats, as 'RAM 2147/7620MB ...', found none")
-        self._check_rail(first)
+        self._check(next(self._lines(), None), "is this a log of tegrastats?")
 
     def identity(self) -> dict[str, Any]:
         """Return the rail: a log says nothing else."""
@@ -188,12 +185,12 @@ class Tegrastats(_Reader):
     def __init__(self, rail: str = DEFAULT_RAIL, command: Sequence[str] = COMMAND) -> None:
         super().__init__("tegrastats", rail)
         self._child = Child(command, SILENCE_S)
-        self._bytes_per_cycle = bytes_per_cycle(SYS)
-        line = self._newest(SILENCE_S)
-        if line is None:
+        self._bus_bytes = bytes_per_cycle(SYS)
+        try:
+            self._check(self._newest(SILENCE_S), self._child.reason)
+        except SourceError:
             self.close()
-            raise SourceError(f"tegrastats says nothing: {self._child.reason}")
-        self._check_rail(line)
+            raise
 
     def identity(self) -> dict[str, Any]:
         """Return the rail, and what the board's own files say of it."""
@@ -204,18 +201,18 @@ class Tegrastats(_Reader):
         }
 
     def _newest(self, wait_s: float) -> Line | None:
-        deadline_s = time.monotonic() + wait_s
-        while (left_s := deadline_s - time.monotonic()) > 0:
+        deadline_s, failures = time.monotonic() + wait_s, self._child.failures
+        while self._child.failures == failures and (left_s := deadline_s - time.monotonic()) > 0:
             lines = [line for text in self._child.lines(left_s) if (line := parse_line(text))]
             if lines:
                 self._child.healthy()
-                return replace(lines[-1], bytes_per_cycle=self._bytes_per_cycle)
+                return replace(lines[-1], bus_bytes=self._bus_bytes)
         return None
 
     def read(self) -> Sample:
         """Return the next line's reading, stamped as it comes, or after a while only the time."""
         self._child.lines(0)  # what waits in the pipe is old by up to a poll
-        line = self._newest(4 * INTERVAL_S)
+        line = self._newest(3 * INTERVAL_S)
         return self._sample(line or Line(), time.monotonic(), time.time())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A tree of files that plays /sys of an Orin Nano in its 25 W mode, and a player that lets a trace run through it.
+"""A tree of files that plays /sys of an Orin Nano in its 25 W mode, and a player that runs traces through it.
 
 Shape and values follow what public reports and drivers say of the board (L4T 36.4; with ``release`` also the
 older layouts). Nothing here was taken from a board. As a program: ``python -m tests.support.player TRACE ROOT
@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 from estimator_utils.schema import read_trace
@@ -166,37 +165,45 @@ def link(path, target):
         path.symlink_to(target)
 
 
-def play(trace, root, speed=1.0, stop=None):
+def play(trace, root, speed=1.0):
     """Let a trace run through the tree under ``root``, ``speed`` times faster than it was recorded.
 
     A channel keeps its last reading where the trace has none at that moment. Returns the monotonic time at
     which the trace's clock was 0.
     """
-    board = Board(root)
-    rows = list(zip(trace.t_s, trace.power_w, trace.gpu_util, trace.dram_bytes_per_s, strict=True))
-    start_s = time.monotonic() - rows[0][0] / speed
-    for t_s, power_w, gpu_util, dram_bytes_per_s in rows:
-        wait_s = start_s + t_s / speed - time.monotonic()
-        if wait_s > 0:
-            time.sleep(wait_s)
-        if stop is not None and stop.is_set():
-            break
-        board.set(power_w, gpu_util, dram_bytes_per_s)
-    return start_s
+    player = Player(trace, root, speed)
+    player.run()
+    return player.start_s
 
 
-@contextmanager
-def playing(trace, root, speed=1.0):
-    """Play a trace in the background; it stops when the block ends. Yields the thread."""
-    stop = threading.Event()
-    Board(root)
-    thread = threading.Thread(target=play, args=(trace, root, speed, stop), daemon=True)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        stop.set()
-        thread.join()
+class Player(threading.Thread):
+    """`play` in the background: it begins with the block and is stopped at its end.
+
+    ``start_s`` is the monotonic time at which the trace's clock is 0.
+    """
+
+    def __init__(self, trace, root, speed=1.0):
+        super().__init__(daemon=True)
+        self.trace, self.board, self.speed = trace, Board(root), speed
+        self.start_s = None
+        self._stop_now = threading.Event()
+
+    def run(self):
+        """Show each row at its time."""
+        trace = self.trace
+        self.start_s = time.monotonic() - trace.t_s[0] / self.speed
+        for t_s, *row in zip(trace.t_s, trace.power_w, trace.gpu_util, trace.dram_bytes_per_s, strict=True):
+            if self._stop_now.wait(max(0.0, self.start_s + t_s / self.speed - time.monotonic())):
+                return
+            self.board.set(*row)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *error):
+        self._stop_now.set()
+        self.join()
 
 
 if __name__ == "__main__":
