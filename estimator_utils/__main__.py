@@ -248,6 +248,8 @@ def _notebooks(commands: Any) -> None:
 
         given = dict(runner.parse_parameter(text) for text in options.parameter)
         if options.in_place:
+            if options.dataset or options.output:
+                raise ValueError("--in-place executes on the defaults, where they lie: no --dataset, no --output")
             runner.execute_all(given, None, options.only, options.jobs)
             return
         dataset = options.dataset or datasets.collections()[0]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,9 +32,10 @@ def count(model: nn.Module, example: torch.Tensor) -> int:
     return sum(flops.count_calls(lambda: model(example).sum().backward()).values())
 
 
-@pytest.mark.parametrize("gated", [False, True], ids=["mlp", "swiglu"])
-@pytest.mark.parametrize("grouped", [False, True], ids=["mha", "gqa"])
-@pytest.mark.parametrize("size", SIZES)
+VARIANTS = [(size, both, both) for size in SIZES for both in (False, True)]
+
+
+@pytest.mark.parametrize(("size", "grouped", "gated"), [*VARIANTS, ("124M", True, False), ("124M", False, True)])
 def test_decoder_is_counted_to_the_last_flop(size: str, grouped: bool, gated: bool) -> None:
     a = replace(SIZES[size], n_kv_heads=SIZES[size].n_heads // 4 if grouped else None, gated=gated)
     model = Decoder(a)
@@ -245,3 +249,10 @@ def test_every_chip_and_fact_has_a_source() -> None:
             assert row["source"], row
     for chip in outside.CHIPS:
         assert outside.peak_flop_per_s(chip) > 1e12
+
+
+def test_only_the_standard_library_is_imported() -> None:
+    tree = ast.parse(Path(outside.__file__).read_text(encoding="utf-8"))
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert {str(module).split(".")[0] for module in modules} <= sys.stdlib_module_names

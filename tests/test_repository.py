@@ -1,0 +1,348 @@
+"""The repository holds together: what it says of itself is so."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import itertools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import estimator_utils
+from estimator_utils import datasets, runner, schema
+from estimator_utils.__main__ import main
+from tests.support import imports
+from tests.support.imports import MODULES, NAME
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+RESULTS = ROOT / "data" / "derived" / "results.json"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+by_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def tracked() -> list[Path]:
+    """Return the files that git tracks, or will once they are added."""
+    listing = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(listing, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("needs git and its checkout, to tell the repository's own files")
+    return [path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def texts() -> dict[str, str]:
+    """Return the tracked text files by name."""
+    binary = (".png", ".pdf", ".parquet", ".gz")
+    files = (path for path in tracked() if path.suffix not in binary)
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files}
+
+
+# README
+
+
+def test_every_path_named_in_the_readme_exists():
+    named = set(re.findall(r"\]\(([^)#]+)\)", README)) | set(re.findall(r"`([\w./-]+/[\w./*-]*)`", README))
+    paths = {name for name in named if "://" not in name and not name.startswith("build")}
+    assert len(paths) > 10
+    assert [name for name in sorted(paths) if not list(ROOT.glob(name.rstrip("/")))] == []
+
+
+def test_every_command_named_in_the_readme_exists(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    known = capsys.readouterr().out
+    named = set(re.findall(r"python -m estimator_utils ([\w-]+)", README))
+    assert named
+    assert [name for name in sorted(named) if not re.search(rf"^ +{name}\b", known, re.MULTILINE)] == []
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE))
+    assert targets >= {"reproduce", "test"}
+    assert [name for name in sorted(targets) if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
+
+
+# What the README quotes of results.json: its words, and where the numbers in them come from.
+QUOTED = [
+    ("misses by {:.3f} % on average", "05.eq1.mae_pct"),
+    ("sd {:.3f}", "05.eq1.sd_pct"),
+    ("bias {:.3f}", "05.eq1.bias_pct"),
+    ("worst {:.1f} %", "05.eq1.max_abs_pct"),
+    ("over {} splits of {} recorded runs", "05.eq1.n_splits", "05.n_runs"),
+    ("in {} of {} splits", "05.eq1.failing_splits", "05.eq1.n_splits"),
+    ("{:.1f} % of predictions", "05.eq1.predictions_over_10_pct"),
+]
+
+
+def result(path: str) -> Any:
+    """Return the value at a dotted path of results.json."""
+    value = json.loads(RESULTS.read_text(encoding="utf-8"))
+    for key in path.split("."):
+        value = value[key]
+    return value
+
+
+def test_the_readme_s_numbers_are_those_of_the_notebooks():
+    flat = " ".join(README.split())
+    quotes = [words.format(*map(result, places)) for words, *places in QUOTED]
+    assert [quote for quote in quotes if quote not in flat] == []
+    typed = set(re.findall(r"(?<![\w.-])-?\d+\.\d+(?= ?%|[,;)])", flat))
+    quoted = set(re.findall(r"-?\d+\.\d+", " ".join(quotes)))
+    assert typed <= quoted, "numbers that no line of QUOTED ties to results.json"
+
+
+# Notebooks, results and figures
+
+
+def test_there_is_a_notebook_of_each_step():
+    assert [path.stem[:2] for path in NOTEBOOKS][:7] == [f"{number:02}" for number in range(1, 8)]
+
+
+@by_notebook
+def test_a_committed_notebook_is_fresh(path):
+    runner.check_fresh(path)
+
+
+@by_notebook
+def test_a_committed_notebook_is_clean_and_small(path):
+    assert path.stat().st_size < 500_000
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        for out in cell.get("outputs", []):
+            assert out.output_type != "error"
+            assert out.get("name") != "stderr"
+            assert not re.search(
+                r"0x[0-9a-f]{8}", str(out.get("text", "")) + str(out.get("data", {}).get("text/plain"))
+            )
+    assert set(notebook.metadata) <= {*runner.METADATA, "source_sha256"}
+
+
+@by_notebook
+def test_a_notebook_has_the_agreed_shape(path):
+    notebook = nbformat.read(path, as_version=4)
+    assert re.match(r"# \d\d · .+\?\n", notebook.cells[0].source)
+    assert int(path.stem[:2]) == int(notebook.cells[0].source[2:4])
+    runner.parameters(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert len(cell.source.splitlines()) <= 25, cell.source[:60]
+            for node in ast.walk(ast.parse(cell.source)):
+                if isinstance(node, ast.FunctionDef):
+                    assert node.end_lineno - node.lineno < 6, f"{node.name} belongs into the package"
+
+
+def test_results_belong_to_notebooks_and_have_six_digits():
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    assert set(results) <= {path.stem[:2] for path in NOTEBOOKS}
+
+    def floats(value: Any) -> list[float]:
+        if isinstance(value, dict | list):
+            return [x for item in (value.values() if isinstance(value, dict) else value) for x in floats(item)]
+        return [value] if isinstance(value, float) else []
+
+    assert all(x == float(f"{x:.6g}") for x in floats(results))
+
+
+def test_every_figure_is_made_by_a_notebook_and_every_figure_made_is_there():
+    made = set()
+    for path in NOTEBOOKS:
+        for cell in nbformat.read(path, as_version=4).cells:
+            if cell.cell_type == "code":
+                made |= {
+                    node.args[1].value
+                    for node in ast.walk(ast.parse(cell.source))
+                    if isinstance(node, ast.Call) and ast.unparse(node.func) == "figures.save"
+                }
+    assert {path.name for path in (ROOT / "figures").iterdir()} == {
+        f"{n}.{kind}" for n in made for kind in ("png", "pdf")
+    }
+
+
+# Data
+
+
+def test_bundled_data_are_simulated_and_intact():
+    for name in datasets.collections():
+        for entry in datasets.members(name).values():
+            if entry.url is None:
+                assert entry.metadata.kind == "simulated"
+                assert schema.sha256(entry.path) == entry.sha256
+
+
+def test_the_study_s_files_are_not_in_the_repository():
+    digests = {entry.sha256 for entry in datasets.members(datasets.STUDY.name).values()}
+    assert [path for path in tracked() if schema.sha256(path) in digests] == []
+
+
+@pytest.mark.recorded
+def test_the_study_s_records_are_not_printed_row_by_row(study_trials):
+    """A figure or a worst case may name a run's reading; a table of them would be a copy."""
+    readings = {
+        f"{value:.5g}"
+        for trial in study_trials
+        for column in ("energy_net_j", "duration_s", "dram_tb")
+        for value in trial.runs[column]
+    }
+    for name, text in texts().items():
+        found = {f"{float(number):.5g}" for number in re.findall(r"\d+\.\d+", text)}
+        assert len(found & readings) <= 8, f"{name} repeats {len(found & readings)} of the study's readings"
+
+
+def test_no_file_names_a_place_of_one_machine():
+    place = re.compile(r"(?<![\w.])/(home|root|Users|work)/\w|/tmp/\w|[.][.]/shared")
+    found = {f"{name}: {match[0]}" for name, text in texts().items() for match in place.finditer(text)}
+    assert {line for line in found if not line.startswith(".ci/run: ")} == set()
+
+
+# Packages
+
+
+def requirements(lines: list[str]) -> dict[str, Requirement]:
+    return {canonicalize_name((r := Requirement(line)).name): r for line in lines}
+
+
+@pytest.fixture(scope="module")
+def declared() -> dict[str, Requirement]:
+    """Return what pyproject.toml asks for, extras included."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = itertools.chain.from_iterable(project["optional-dependencies"].values())
+    return requirements([*project["dependencies"], *extras])
+
+
+@pytest.fixture(scope="module")
+def locked() -> dict[str, Version]:
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines), "exact versions, no hashes, no +cpu"
+    return {canonicalize_name(name): Version(version) for name, version in (line.split("==") for line in lines)}
+
+
+def test_the_lock_satisfies_what_is_declared(declared, locked):
+    for name, requirement in declared.items():
+        assert name in locked, f"{name} is not in requirements.lock"
+        assert requirement.specifier.contains(locked[name]), requirement
+
+
+def test_only_lower_bounds_are_declared(declared):
+    assert {s.operator for r in declared.values() for s in r.specifier} == {">="}
+    assert all(len(r.specifier) == 1 for r in declared.values())
+
+
+def test_the_conda_environment_asks_for_the_same(declared):
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    *conda, pip = environment["dependencies"]
+    pip = [line for line in pip["pip"] if not line.startswith("-e")]
+    renamed = {"matplotlib-base": "matplotlib", "pytorch": "torch", "seaborn-base": "seaborn"}
+    asked = requirements([line.replace(" ", "") for line in [*conda, *pip]])
+    asked = {renamed.get(name, name): r.specifier for name, r in asked.items() if name != "pip"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert str(asked.pop("python")) == project["requires-python"]
+    assert asked == {name: r.specifier for name, r in declared.items()}
+
+
+def test_the_package_imports_what_is_declared_or_comes_with_it(declared):
+    brought = set(declared)
+    waiting = list(declared)
+    while waiting:
+        try:
+            needs = importlib.metadata.requires(waiting.pop()) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        new = {
+            canonicalize_name(r.name)
+            for r in map(Requirement, needs)
+            if not r.marker or "extra" not in str(r.marker)
+        }
+        waiting += new - brought
+        brought |= new
+    providers = importlib.metadata.packages_distributions()
+    for module in MODULES:
+        for name in {full.partition(".")[0] for full in imports.imported(module)} - {NAME}:
+            if name in sys.stdlib_module_names or name == "jtop":  # jtop: the import name of jetson-stats
+                continue
+            assert {canonicalize_name(p) for p in providers.get(name, [])} & brought, f"{module} imports {name}"
+
+
+def test_the_version_is_one():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == estimator_utils.__version__
+    assert f"## {estimator_utils.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert citation["license"] == "Apache-2.0"
+    assert "Apache License" in (ROOT / "LICENSE").read_text()[:200]
+
+
+# The package
+
+
+def halves(*names: str) -> list[str]:
+    return [m for m in MODULES if any(m == f"{NAME}.{n}" or m.startswith(f"{NAME}.{n}.") for n in names)]
+
+
+VERIFIER = halves("telemetry", "sessions", "calibration", "monitor")
+OPERATOR = halves("workloads", "flops")
+
+
+def test_the_halves_are_there():
+    assert len(VERIFIER) >= 7
+    assert len(OPERATOR) == 2
+
+
+@pytest.mark.parametrize("module", VERIFIER)
+def test_the_verifier_imports_nothing_of_the_operator(module):
+    assert not imports.reached(module) & set(OPERATOR)
+
+
+@pytest.mark.parametrize("module", OPERATOR)
+def test_the_operator_imports_nothing_of_the_verifier(module):
+    assert not imports.reached(module) & set(VERIFIER)
+
+
+@pytest.mark.parametrize("module", VERIFIER)
+def test_the_verifier_imports_nothing_by_a_name_that_cannot_be_read(module):
+    source = MODULES[module].read_text()
+    assert not re.search(r"\b(import_module|__import__|exec|eval)\(", source)
+
+
+@pytest.mark.parametrize("module", [f"{NAME}.schema", *VERIFIER])
+def test_the_monitor_s_side_needs_the_standard_library_and_at_most_numpy(module):
+    outside = {name.partition(".")[0] for name in imports.reached(module, lazy=False)} - {NAME}
+    outside -= sys.stdlib_module_names
+    assert outside <= ({"numpy"} if module in halves("sessions", "monitor") else set())
+
+
+def test_the_import_line_holds_when_python_runs():
+    probe = f"import sys, {NAME}.monitor; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not {"torch", "pandas", "statsmodels", *OPERATOR} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_file_stays_under_300_lines(module):
+    assert len(MODULES[module].read_text().splitlines()) <= 300
+
+
+def test_the_reader_of_imports_sees_lazy_and_relative_ones():
+    assert f"{NAME}.flops" in imports.imported(f"{NAME}.__main__")
+    assert f"{NAME}.flops" not in imports.imported(f"{NAME}.__main__", lazy=False)
+    assert f"{NAME}.telemetry.common" in imports.reached(f"{NAME}.monitor")
+
+
+def test_ci_runs_lint_and_tests_on_the_recorded_data_where_they_are():
+    script = ROOT / ".ci" / "run"
+    text = script.read_text()
+    assert script.stat().st_mode & 0o111
+    assert re.search(r"^make lint\n(.*\n)*make test$", text, re.MULTILINE)
+    assert "ESTIMATOR_DATA_DIR" in text
