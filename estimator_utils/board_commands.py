@@ -99,6 +99,7 @@ def _monitor(commands: Any, command: Any) -> None:
             options.merge_gap,
             options.idle_w,
             {name: getattr(options, name) for name in ("device", "rail", "power_mode", "precision")},
+            options.dram_factor,
             options.force,
         )
         source = _open_source(options)
@@ -114,6 +115,9 @@ def _monitor(commands: Any, command: Any) -> None:
         "--keep-days", type=float, default=30, help="of samples, 5 MB each; sessions stay for ever"
     )
     parser.add_argument("--idle-w", type=float, help="idle baseline in place of the calibration's, W")
+    parser.add_argument(
+        "--dram-factor", type=float, default=1.0, help="counted per true byte, as record measured it"
+    )
     parser.add_argument("--edges", choices=("unbiased", "study"), default="unbiased", help="of the sessions")
     parser.add_argument(
         "--merge-gap", type=float, default=0.0, metavar="S", help="join fragments no further apart"

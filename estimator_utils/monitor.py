@@ -11,7 +11,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from estimator_utils.telemetry import Sample, Source
 
 log = logging.getLogger("estimator_utils.monitor")
 
-IDLE_POLLS = 60  # the median of so many live idle readings is held against the baseline
+IDLE_POLLS = 20, 60  # the median of at least and at most so many idle readings is held against the baseline
 # How far it may be off: a tenth, or the largest offset of an Orin Nano's INA3221 (TI SBOS576A: 80 uV over 5 mOhm
 # at 5 V), whichever is more.
 IDLE_TOLERANCE_W, IDLE_TOLERANCE = 0.08, 0.1
@@ -47,6 +47,8 @@ class Settings:
         In place of the calibration's baseline.
     declared : mapping
         ``device``, ``rail``, ``power_mode``, ``precision``, where the source does not say.
+    dram_counter_factor : float
+        Bytes that the source counts per true byte, as `record` measured it.
     force : bool
         Use a calibration that belongs elsewhere, and mark every estimate.
     """
@@ -57,6 +59,7 @@ class Settings:
     merge_gap_s: float = 0.0
     idle_power_w: float | None = None
     declared: Mapping[str, str | None] = field(default_factory=dict)
+    dram_counter_factor: float = 1.0
     force: bool = False
 
     def calibrations(self) -> list[Calibration]:
@@ -94,7 +97,7 @@ class Monitor:
                 f"{self._warning}; --force uses it all the same and marks every estimate"
             )
         self._digest = hashlib.sha256("".join(c.to_json() for c in settings.calibrations()).encode()).hexdigest()
-        self._idle_w: deque[float] = deque(maxlen=IDLE_POLLS)
+        self._idle_w: deque[float] = deque(maxlen=IDLE_POLLS[1])
         self._slept_s, self._missing = _slept_s(), set(source.missing)
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip() if source.live else ""
         self._unlogged: list[Row] | None = None  # sessions that wait for a log that cannot be written
@@ -119,6 +122,8 @@ class Monitor:
             Where the log of a replay cannot be written; with a live source the monitor goes on and tries again.
         """
         self._mark_troubles()
+        if (factor := self.settings.dram_counter_factor) != 1 and sample.dram_bytes_per_s is not None:
+            sample = replace(sample, dram_bytes_per_s=sample.dram_bytes_per_s / factor)
         was_open = self.detector.open
         ended, whole = self.detector.add(sample), self._whole.add(sample)
         if self.detector.open != was_open and self._mismatch() != self._warning:
@@ -170,7 +175,7 @@ class Monitor:
 
     def _row(self, kind: str, session: Session, parts: int) -> Row:
         tflop, equation, note = self.estimate(session)
-        idle_w = statistics.median(self._idle_w) if self._idle_w else None
+        idle_w = statistics.median(self._idle_w) if len(self._idle_w) >= IDLE_POLLS[0] else None
         off = idle_w is not None and abs(idle_w - self._idle_power_w) > max(
             IDLE_TOLERANCE_W, IDLE_TOLERANCE * self._idle_power_w
         )

@@ -1,5 +1,5 @@
+import importlib.util
 import json
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -21,7 +21,9 @@ from estimator_utils.session_log import LogError, SessionLog, read_sessions
 from estimator_utils.sessions import Rule
 from estimator_utils.telemetry import Sample
 from estimator_utils.telemetry.jetson import Sysfs
+from estimator_utils.telemetry.jtop import Jtop
 from estimator_utils.telemetry.replay import Replay
+from tests.support import jtop_harness
 from tests.support.kill9 import SETTINGS, three_sessions
 from tests.support.player import MODEL, Board, play
 
@@ -30,12 +32,10 @@ EQ1 = Calibration(1, 5.6113, 1.4625, 61.468, idle_power_w=IDLE_W)
 EQ2 = Calibration(2, 5.7230, 3.750, idle_power_w=IDLE_W)
 TRUTH_TFLOP, ENERGY_J = 364.20, 4117.0
 BELONGS = {"device": MODEL, "rail": "VDD_CPU_GPU_CV", "power_mode": "25W", "precision": "fp32"}
-WHERE_NAMESPACES = pytest.mark.skipif(
-    shutil.which("unshare") is None
-    or subprocess.run(["unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode
-    != 0,
-    reason="user and mount namespaces are forbidden here",
-)
+WHY_NO_NAMESPACES = jtop_harness.why_not()
+WHY_NO_JTOP = WHY_NO_NAMESPACES
+if importlib.util.find_spec("jtop") is None:
+    WHY_NO_JTOP = "jetson-stats is not installed: pip install 'estimator-utils[jetson]'"
 
 
 def rows_of(source, settings, log=None, speed=0.0):
@@ -83,31 +83,54 @@ def cut(trace, from_s, to_s):
     return Trace(*map(tuple, zip(*rows, strict=True)))
 
 
-def played_rows(trace, source, settings, root, speed):
-    """Play a trace in the background while the monitor watches; times in the trace's clock."""
-    stop, found, began = threading.Event(), [], []
+def play_to(trace, root, speed, watched):
+    """Play a trace once, a monitor on each source in a thread of its own; times come back in the trace's clock."""
+    stop, began, found = threading.Event(), [], {name: [] for name in watched}
 
     def player():
         began.append(play(trace, root, speed))
-        time.sleep(6 * settings.rule.period_s / speed)  # three idle polls to end on, and slack
+        time.sleep(6 * 1.5 / speed)  # three idle polls to end on, and slack
         stop.set()
 
-    thread = threading.Thread(target=player)
-    thread.start()
-    daemon.run(Monitor(source, settings), lambda sample, rows: found.extend(rows), speed, stop)
-    thread.join()
-    return [
-        {**row, "start_s": row["start_s"] - began[0] * speed, "end_s": row["end_s"] - began[0] * speed}
-        for row in found
+    def watch(name):
+        source, settings = watched[name]
+        daemon.run(Monitor(source, settings), lambda sample, rows: found[name].extend(rows), speed, stop)
+
+    threads = [
+        threading.Thread(target=player),
+        *(threading.Thread(target=watch, args=(name,)) for name in watched),
     ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shift_s = began[0] * speed
+    return {
+        name: [{**row, "start_s": row["start_s"] - shift_s, "end_s": row["end_s"] - shift_s} for row in rows]
+        for name, rows in found.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def played(recorded, tmp_path_factory):
+    """The recorded run played once, watched through sysfs and, where it can be run, through the real jtop."""
+    folder = tmp_path_factory.mktemp("played")
+    root = Board(folder / "sys").root
+    trace = cut(recorded, 55, 596)
+    by_sysfs = Sysfs(root), Settings(replace(EQ1, **BELONGS), declared={"precision": "fp32"})
+    if WHY_NO_JTOP:
+        return play_to(trace, root, 60.0, {"sysfs": by_sysfs})
+    speed = 25.0
+    with jtop_harness.Jtop(root, folder) as harness:
+        harness.start()
+        with Jtop(interval_s=1.5 / speed, launch=harness.inside) as by_jtop:
+            settings = Settings(EQ1, EQ2, declared=BELONGS)
+            return play_to(trace, root, speed, {"sysfs": by_sysfs, "jtop": (by_jtop, settings)})
 
 
 @pytest.mark.recorded
-def test_the_recorded_run_played_through_the_sysfs_tree(recorded, tmp_path):
-    Board(tmp_path / "sys")
-    source = Sysfs(tmp_path / "sys")
-    settings = Settings(replace(EQ1, **BELONGS), declared={"precision": "fp32"})
-    (row,) = played_rows(cut(recorded, 55, 596), source, settings, tmp_path / "sys", 60.0)
+def test_the_recorded_run_played_through_the_sysfs_tree(played):
+    (row,) = played["sysfs"]
     assert abs(row["start_s"] - 65.5) <= 1.5
     assert abs(row["end_s"] - 590.4) <= 1.5
     assert row["energy_net_j"] == pytest.approx(ENERGY_J, rel=0.005)
@@ -117,24 +140,11 @@ def test_the_recorded_run_played_through_the_sysfs_tree(recorded, tmp_path):
 
 @pytest.mark.recorded
 @pytest.mark.namespace
-def test_the_recorded_run_played_through_the_real_jtop(recorded, tmp_path):
-    pytest.importorskip("jtop", reason="jetson-stats is not installed: pip install 'estimator-utils[jetson]'")
-    from estimator_utils.telemetry.jtop import Jtop
-    from tests.support import jtop_harness
-
-    if reason := jtop_harness.why_not():
-        pytest.skip(reason)
-    Board(tmp_path / "sys")
-    speed = 25.0
-    settings = Settings(EQ1, EQ2, declared=BELONGS)
-    with jtop_harness.Jtop(tmp_path / "sys", tmp_path) as harness:
-        harness.start()
-        source = Jtop(interval_s=1.5 / speed, launch=harness.inside)
-        try:
-            (row,) = played_rows(cut(recorded, 55, 596), source, settings, tmp_path / "sys", speed)
-        finally:
-            source.close()
-    assert abs(row["start_s"] - 65.5) <= 3.0  # one poll, and one of jtop's own
+@pytest.mark.skipif(WHY_NO_JTOP is not None, reason=str(WHY_NO_JTOP))
+def test_the_recorded_run_played_through_the_real_jtop(played):
+    (row,) = played["jtop"]
+    # One poll, and one interval of jtop's own, which polls the tree itself.
+    assert abs(row["start_s"] - 65.5) <= 3.0
     assert abs(row["end_s"] - 590.4) <= 3.0
     assert row["energy_net_j"] == pytest.approx(ENERGY_J, rel=0.005)
     assert (row["equation"], row["note"]) == (2, "DRAM traffic was missing: Eq. 2 in place of Eq. 1")
@@ -223,6 +233,12 @@ def test_fragments_and_the_run_they_are_parts_of_are_both_listed():
     assert whole["duration_s"] == pytest.approx(second["end_s"] - first["start_s"])
 
 
+def test_the_dram_counter_is_scaled_to_true_bytes():
+    (true, *_), (counted, *_) = (rows_of(a_replay(), Settings(EQ1, dram_counter_factor=f)) for f in (1.0, 2.0))
+    assert counted["dram_tb"] == pytest.approx(true["dram_tb"] / 2)
+    assert counted["estimate_tflop"] > true["estimate_tflop"]
+
+
 def test_the_studys_edges_are_there_on_request():
     row, study = (rows_of(a_replay(), Settings(EQ1, rule=Rule(edges=e)))[0] for e in ("unbiased", "study"))
     assert (study["start_s"], study["end_s"], study["edges"]) == (row["start_s"], row["end_s"], "study")
@@ -258,13 +274,13 @@ def test_a_live_board_cannot_be_read_faster_than_time_passes(tmp_path):
 # what a live monitor goes through -------------------------------------------------------------------
 
 
-def live_rows(tmp_path, happen, log=None, polls=40):
-    """Poll a played board; a run goes from poll 10 to 30. ``happen(k, board, watcher)`` comes before poll k."""
+def live_rows(tmp_path, happen, log=None, polls=60):
+    """Poll a played board; a run goes from poll 30 to 50. ``happen(k, board, watcher)`` comes before poll k."""
     board = Board(tmp_path / "sys")
     watcher = Monitor(Sysfs(board.root), Settings(EQ1), log)
     found = list(watcher.carried)
     for k in range(polls):
-        board.set(power_w=8.0 if 10 <= k < 30 else 0.64, gpu_util=float(10 <= k < 30), dram_bytes_per_s=3e10)
+        board.set(power_w=8.0 if 30 <= k < 50 else 0.64, gpu_util=float(30 <= k < 50), dram_bytes_per_s=3e10)
         happen(k, board, watcher)
         found += watcher.poll(replace(watcher.source.read(), t_s=1.5 * k, wall_s=1e9 + 1.5 * k))
     return found
@@ -272,7 +288,7 @@ def live_rows(tmp_path, happen, log=None, polls=40):
 
 def test_a_lost_sensor_is_recorded_and_is_not_the_end(tmp_path):
     def happen(k, board, watcher):
-        if 15 <= k < 20:
+        if 35 <= k < 40:
             board.remove(board.load)
 
     (row,) = live_rows(tmp_path, happen)
@@ -288,7 +304,7 @@ def test_sleep_of_the_machine_is_recorded(tmp_path, monkeypatch):
     real = time.clock_gettime
 
     def happen(k, board, watcher):
-        if k == 20:
+        if k == 40:
             monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + 600)
 
     (row,) = live_rows(tmp_path, happen)
@@ -298,7 +314,7 @@ def test_sleep_of_the_machine_is_recorded(tmp_path, monkeypatch):
 
 def test_a_restart_of_the_machine_ends_the_open_session(tmp_path):
     log = SessionLog(tmp_path / "log.sqlite")
-    assert live_rows(tmp_path, lambda *_: None, log, polls=20) == []
+    assert live_rows(tmp_path, lambda *_: None, log, polls=40) == []
     log.close()
     database = sqlite3.connect(tmp_path / "log.sqlite")
     with database:
@@ -320,7 +336,7 @@ def test_idle_readings_far_from_the_baseline_are_told(tmp_path):
     assert near["note"] == ""
 
     def happen(k, board, watcher):
-        if k < 10:
+        if k < 30:
             board.set(power_w=0.9)
 
     (far,) = live_rows(tmp_path / "far", happen)
@@ -365,7 +381,7 @@ def test_200_kills_lose_at_most_one_poll_and_no_session(tmp_path):
 
 
 @pytest.mark.namespace
-@WHERE_NAMESPACES
+@pytest.mark.skipif(WHY_NO_NAMESPACES is not None, reason=str(WHY_NO_NAMESPACES))
 def test_a_full_or_read_only_disk_is_told_and_destroys_nothing(tmp_path):
     done = subprocess.run(
         ["unshare", "-Urm", "--propagation", "private", sys.executable, "-m", "tests.support.bad_disk", tmp_path],
