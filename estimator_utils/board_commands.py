@@ -112,7 +112,11 @@ def _monitor(commands: Any, command: Any) -> None:
     parser.add_argument("--fallback", metavar="FILE", help="a calibration of Eq. 2, where DRAM is missing")
     parser.add_argument("--log", help="SQLite file; without it nothing is kept, and a stop loses the open session")
     parser.add_argument(
-        "--keep-days", type=float, default=30, help="of samples, 5 MB each; sessions stay for ever"
+        "--keep-days",
+        type=float,
+        default=30,
+        metavar="DAYS",
+        help="of samples to keep, 5 MB a day; sessions stay",
     )
     parser.add_argument("--idle-w", type=float, help="idle baseline in place of the calibration's, W")
     parser.add_argument(

@@ -21,21 +21,12 @@ log = logging.getLogger("estimator_utils.daemon")
 Report = Callable[[Sample | None, list[Row]], None]
 
 
-def _samples(monitor: Monitor, speed: float, stop: threading.Event) -> Iterator[Sample]:
-    period_s = monitor.settings.rule.period_s
-    return (
-        _poll(monitor.source, period_s / speed, speed, stop)
-        if monitor.source.live
-        else _read(monitor, speed, stop)
-    )
-
-
-def _poll(source: Source, wait_s: float, speed: float, stop: threading.Event) -> Iterator[Sample]:
+def _poll(monitor: Monitor, speed: float, stop: threading.Event) -> Iterator[Sample]:
     due_s = time.monotonic()
     while not stop.is_set():
-        sample = source.read()
+        sample = monitor.source.read()
         yield sample if speed == 1 else replace(sample, t_s=sample.t_s * speed, wall_s=None)
-        due_s = max(due_s + wait_s, time.monotonic())
+        due_s = max(due_s + monitor.settings.rule.period_s / speed, time.monotonic())
         stop.wait(due_s - time.monotonic())
 
 
@@ -72,7 +63,7 @@ def run(monitor: Monitor, report: Report, speed: float = 1.0, stop: threading.Ev
             f"speed must be positive, or 0 with a log or replay; found {speed} with {monitor.source.name}"
         )
     report(None, monitor.carried)
-    for sample in _samples(monitor, speed, stop):
+    for sample in (_poll if monitor.source.live else _read)(monitor, speed, stop):
         report(sample, monitor.poll(sample))
     if not monitor.source.live and not stop.is_set():
         report(None, monitor.finish())
@@ -117,6 +108,8 @@ def serve(
             log.warning("%s: goes on after %.1f s of %s", log_path, monitor.last_s, source.name)
         run(monitor, reporter(monitor, as_json), speed, stop)
     finally:
+        if sys.stdout.isatty() and not as_json:
+            print()
         source.close()
         if session_log is not None:
             session_log.close()

@@ -98,7 +98,7 @@ class Monitor:
             )
         self._digest = hashlib.sha256("".join(c.to_json() for c in settings.calibrations()).encode()).hexdigest()
         self._idle_w: deque[float] = deque(maxlen=IDLE_POLLS[1])
-        self._slept_s, self._missing = _slept_s(), set(source.missing)
+        self._slept_s, self._missing = _slept_s() if source.live else 0.0, set(source.missing)
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip() if source.live else ""
         self._unlogged: list[Row] | None = None  # sessions that wait for a log that cannot be written
         self.last_s: float | None = None  # the last poll, in the source's clock
@@ -191,10 +191,15 @@ class Monitor:
             "warning": self._warning,
             "idle_check_w": idle_w,
             **self._found(),
-            "data": "recorded" if self.source.live else self.source.identity().get("kind"),
+            "data": self._kind(),
             "source": self.source.name,
             "calibration_sha256": self._digest,
         }
+
+    def _kind(self) -> str | None:
+        """Return "recorded" or "simulated", or None where nobody says: another root than /sys may be played."""
+        own = self.source.live and not self.source.name.startswith("sysfs:")
+        return "recorded" if own else self.source.identity().get("kind")
 
     def _found(self) -> dict[str, str | None]:
         said = self.source.identity()

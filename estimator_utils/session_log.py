@@ -72,8 +72,8 @@ def connect(path: str | Path, timeout_s: float = 10.0) -> sqlite3.Connection:
     if not path.is_file():
         raise LogError(f"{path}: there is no such log: the monitor writes one with --log {path}")
     with _explained(path):
-        # A log whose making was interrupted is first rolled back, which is writing; one on a read-only disk without
-        # a write-ahead log beside it is whole, but SQLite has to be told so.
+        # A log whose making was interrupted is first rolled back, which is writing. One on a read-only disk
+        # without a write-ahead log is whole, but SQLite has to be told so.
         mode = "rw" if Path(f"{path}-journal").exists() else "ro"
         still = not Path(f"{path}-wal").exists() and not os.access(path.parent, os.W_OK)
         uri = f"file:{quote(str(path))}?mode={mode}{'&immutable=1' if still else ''}"

@@ -1,5 +1,7 @@
 import importlib.util
 import json
+import os
+import pty
 import signal
 import sqlite3
 import subprocess
@@ -135,7 +137,7 @@ def test_the_recorded_run_played_through_the_sysfs_tree(played):
     assert abs(row["end_s"] - 590.4) <= 1.5
     assert row["energy_net_j"] == pytest.approx(ENERGY_J, rel=0.005)
     assert error_percent(row) == pytest.approx(1.5, abs=0.6)
-    assert (row["equation"], row["warning"], row["data"]) == (1, "", "recorded")
+    assert (row["equation"], row["warning"], row["data"]) == (1, "", None)  # a played tree is no board
 
 
 @pytest.mark.recorded
@@ -274,12 +276,12 @@ def test_a_live_board_cannot_be_read_faster_than_time_passes(tmp_path):
 # what a live monitor goes through -------------------------------------------------------------------
 
 
-def live_rows(tmp_path, happen, log=None, polls=60):
+def live_rows(tmp_path, happen, log=None, polls=range(60)):
     """Poll a played board; a run goes from poll 30 to 50. ``happen(k, board, watcher)`` comes before poll k."""
     board = Board(tmp_path / "sys")
     watcher = Monitor(Sysfs(board.root), Settings(EQ1), log)
     found = list(watcher.carried)
-    for k in range(polls):
+    for k in polls:
         board.set(power_w=8.0 if 30 <= k < 50 else 0.64, gpu_util=float(30 <= k < 50), dram_bytes_per_s=3e10)
         happen(k, board, watcher)
         found += watcher.poll(replace(watcher.source.read(), t_s=1.5 * k, wall_s=1e9 + 1.5 * k))
@@ -312,9 +314,29 @@ def test_sleep_of_the_machine_is_recorded(tmp_path, monkeypatch):
     assert row["duration_s"] == pytest.approx(30)
 
 
+def test_a_monitor_that_was_away_goes_on_with_the_open_session(tmp_path):
+    def happen(k, board, watcher):
+        if k == 40:
+            raise InterruptedError
+
+    log = SessionLog(tmp_path / "log.sqlite")
+    with pytest.raises(InterruptedError):
+        live_rows(tmp_path, happen, log)
+    log.close()
+    log = SessionLog(tmp_path / "log.sqlite")
+    (row,) = live_rows(tmp_path, lambda *_: None, log, polls=range(44, 60))
+    log.close()
+    (undisturbed,) = live_rows(tmp_path / "again", lambda *_: None)
+    assert row["marks"] == ("monitor restarted x1",)
+    assert (row["gaps"], row["gap_s"]) == (1, 7.5)  # from poll 39 to poll 44
+    assert row["energy_net_j"] == pytest.approx(undisturbed["energy_net_j"])
+    assert row["duration_s"] == undisturbed["duration_s"]
+    assert len(read_sessions(tmp_path / "log.sqlite")) == 1
+
+
 def test_a_restart_of_the_machine_ends_the_open_session(tmp_path):
     log = SessionLog(tmp_path / "log.sqlite")
-    assert live_rows(tmp_path, lambda *_: None, log, polls=40) == []
+    assert live_rows(tmp_path, lambda *_: None, log, polls=range(40)) == []
     log.close()
     database = sqlite3.connect(tmp_path / "log.sqlite")
     with database:
@@ -565,6 +587,28 @@ def test_what_is_refused_is_one_line_and_status_1(folder):
     forced = subprocess.run(command(folder, "--speed", "0", "--force"), capture_output=True, text=True)
     assert forced.returncode == 0
     assert all("belongs to '15W'" in line for line in forced.stdout.splitlines())
+
+
+def test_the_live_view_is_drawn_in_a_terminal_only(folder):
+    master, slave = pty.openpty()
+    process = subprocess.Popen(command(folder, "--speed", "0"), stdout=slave, stderr=subprocess.DEVNULL)
+    os.close(slave)
+    shown = b""
+    while chunk := read_terminal(master):
+        shown += chunk
+    os.close(master)
+    assert process.wait() == 0
+    assert shown.count(b"\r\x1b[K") > 400
+    assert b"TFLOP so far (Eq. 1)" in shown
+    piped = subprocess.run(command(folder, "--speed", "0"), capture_output=True).stdout
+    assert b"\x1b" not in piped
+
+
+def read_terminal(master):
+    try:
+        return os.read(master, 1 << 16)
+    except OSError:  # the other side has closed it
+        return b""
 
 
 def test_the_live_view_shows_readings_and_the_session_so_far():
