@@ -3,8 +3,8 @@
 Operator's side; all of it simulated. The kernels of one dispatched step become a timeline, power of the rail and
 DRAM traffic (notebook 11 holds them against the study's records), and these become readings of its sensors.
 
-Sources: [D] Orin Nano 8 GB data sheet, nvpmodel_p3767_0003_super.conf; [T] tegrastats lines, bandwidth test of Orin
-Nanos; [TI] INA3221 data sheet; [R] the study's published figures; [H] Horowitz, ISSCC 2014, figure 1.1.9.
+Sources: [D] Orin Nano 8 GB data sheet, nvpmodel_p3767_0003_super.conf; [T] tegrastats lines, bandwidth test of an
+Orin Nano; [TI] INA3221 data sheet; [R] the study's published figures; [H] Horowitz, ISSCC 2014, figure 1.1.9.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ MEMORY_BYTES = (7620 - 2147) * 2**20  # all less what an idle board uses [T]
 # Multiply and add: fp32 3.7 + 0.9 pJ, fp16 1.1 + 0.4 pJ; tf32 multiplies like fp16, adds like fp32 [H]
 ENERGY_RATIO = {"fp32": 1.0, "tf32": 2.0 / 4.6, "fp16": 1.5 / 4.6, "bf16": 1.5 / 4.6}
 E_BYTE_J = 3e-12  # J; 100 pJ for 8 bytes of a 1 MB cache at 45 nm [H], a quarter of it at 8 nm
+COPY_W = 3.30  # W, of the GPU while it copies: memory spoof, 571.7 J in 150.8 s [R], less CPU and bytes
 CPU_W = 0.2  # W, a busy Cortex-A78 core: 1 W at 3 GHz (Arm, 2020), times (1.344 / 3) squared
 IDLE_W, IDLE_SPREAD_W = 0.642, 0.028  # W [R]; from 642 and 681 mW on two days: their difference over root 2
 RUN_SPREAD = 0.008  # of the energy of one configuration over three sweeps [R]; time and power share it
@@ -58,16 +59,16 @@ POLL_S, POLL_JITTER_S, BASELINE_S, START_S = 0.5, 1e-3, 90.0, 5.5  # s; 301 samp
 class Fitted:
     """The ten constants that no source gives, fitted on half of trial 1 by ``tools/fit_virtual_board.py``."""
 
-    gemm_efficiency: float = 0.5838  # share of the peak that a long, well filled matrix product reaches
-    ramp_k: float = 39.79  # terms of an fp32 sum that it costs to fill and drain the pipeline
-    kernel_s: float = 14.56e-6  # s, an empty kernel at the highest GPU clock
-    launch_s: float = 128.1e-6  # s, CPU time to issue a kernel
-    host_s: float = 15.43e-3  # s, CPU time of a step before the optimizer's first kernel
-    load_target: float = 0.6311  # GPU load below which the governor lowers the clock
-    voltage_ratio: float = 0.8745  # GPU voltage at the lowest over that at the highest clock
-    active_w: float = 5.469  # W, while a kernel runs, at the highest clock
-    e_flop_j: float = 2.874e-12  # J per fp32 FLOP at the highest clock
-    smoothing_s: float = 25.59e-3  # s, time constant with which the rail follows the GPU
+    gemm_efficiency: float = 0.5952  # share of the peak that a long, well filled matrix product reaches
+    ramp_k: float = 48.99  # terms of an fp32 sum that it costs to fill and drain the pipeline
+    kernel_s: float = 15.01e-6  # s, an empty kernel at the highest GPU clock
+    launch_s: float = 127.0e-6  # s, CPU time to issue a kernel
+    host_s: float = 15.73e-3  # s, CPU time of a step before the optimizer's first kernel
+    load_target: float = 0.6353  # GPU load below which the governor lowers the clock
+    voltage_ratio: float = 0.8724  # GPU voltage at the lowest over that at the highest clock
+    active_w: float = 5.854  # W, while a kernel that computes runs, at the highest clock
+    e_flop_j: float = 2.599e-12  # J per fp32 FLOP at the highest clock
+    smoothing_s: float = 22.33e-3  # s, time constant with which the rail follows the GPU
 
 
 FITTED = Fitted()
@@ -126,7 +127,8 @@ def timeline(step: Step, fitted: Fitted) -> Timeline:
     period_s, start_s, kernel_s = at(high)
     volts = 1 - (1 - fitted.voltage_ratio) * (GPU_HZ - high) / (GPU_HZ - GPU_MIN_HZ)
     flop_j = fitted.e_flop_j * np.array([k.flop * ENERGY_RATIO[k.precision] for k in kernels])
-    energy_j = volts**2 * (fitted.active_w * high / GPU_HZ * kernel_s + flop_j + E_BYTE_J * dram)
+    active_w = np.array([COPY_W if k.kind == "copy" else fitted.active_w for k in kernels])
+    energy_j = volts**2 * (active_w * high / GPU_HZ * kernel_s + flop_j + E_BYTE_J * dram)
     return Timeline(period_s, high, start_s, kernel_s, energy_j, float(dram.sum()))
 
 
@@ -180,7 +182,8 @@ def simulate(workload: Workload, power_mode: str = POWER_MODE, seed: int = 0, **
     ----------
     **conditions
         ``board``: a `Board` that is on already. ``warm_s``: s that it has been under load. ``idle_s``: s of idle
-        board in the trace, before the launch and after the end. ``fitted``: other constants.
+        board in the trace, before the launch and after the end. ``spread``: 0 leaves out what differs from run to
+        run. ``fitted``: other constants.
 
     Raises
     ------
@@ -205,12 +208,12 @@ def simulate(workload: Workload, power_mode: str = POWER_MODE, seed: int = 0, **
 
 def _run(
     step: Step, about: dict[str, Any], seed: int, *, board: Board | None = None, warm_s: float = 0.0,
-    idle_s: float = 0.0, fitted: Fitted = FITTED,
+    idle_s: float = 0.0, spread: float = 1.0, fitted: Fitted = FITTED,
 ) -> VirtualRun:  # fmt: skip
     rng = np.random.default_rng([seed, crc32(about["run"].encode())])
     board = board or Board.switch_on(rng)
     line = timeline(step, fitted)
-    slower, hungrier = 1 + rng.normal(0, RUN_SPREAD / math.sqrt(2), 2)
+    slower, hungrier = 1 + spread * rng.normal(0, RUN_SPREAD / math.sqrt(2), 2)
     period_s = line.period_s * slower
     duration_s = period_s * about["steps"]
     start_s = idle_s + START_S if idle_s else 0.0
@@ -231,7 +234,7 @@ def _run(
         return np.asarray(slower * (steps * line.kernel_s.sum() + line.upto(rest_s, line.kernel_s)))
 
     load = ((busy_s(run_s) - busy_s(run_s - LOAD_WINDOW_S)) / LOAD_WINDOW_S).clip(0, 1).round(3)
-    rate = line.dram_bytes / period_s * math.exp(rng.normal(0, DRAM_SPREAD))
+    rate = line.dram_bytes / period_s * math.exp(spread * rng.normal(0, DRAM_SPREAD))
     above_w = np.maximum(power_w[trains] - board.baseline_w, 0)
     measured = {
         "duration_s": duration_s,
@@ -249,11 +252,11 @@ def _run(
     return VirtualRun(row, Trace(t, power, gpu, dram, about["run"], idle_s or None, start_s, end_s))
 
 
-def simulate_sweep(workloads: Iterable[Workload], seed: int) -> list[VirtualRun]:
+def simulate_sweep(workloads: Iterable[Workload], seed: int, spread: float = 1.0) -> list[VirtualRun]:
     """Simulate workloads back to back on one board with one idle baseline, as the study ran its sweeps."""
     board, warm_s, runs = Board.switch_on(np.random.default_rng(seed)), 0.0, []
     for workload in workloads:
-        runs.append(simulate(workload, seed=seed, board=board, warm_s=warm_s))
+        runs.append(simulate(workload, seed=seed, board=board, warm_s=warm_s, spread=spread))
         warm_s += runs[-1].row["duration_s"]
     return runs
 

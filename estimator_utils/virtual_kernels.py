@@ -214,7 +214,7 @@ def arithmetic_cycles(kernels: Sequence[Kernel], efficiency: float, ramp_k: floa
 
 
 def dram_bytes(kernels: Sequence[Kernel]) -> Array:
-    """Return each kernel's DRAM traffic (n,) in bytes: what L2 holds is not read, waves of a product read again."""
+    """Return each kernel's DRAM bytes (n,): what L2 holds is not read, waves of a product read anew."""
     m, n, k = np.array([kernel.shape for kernel in kernels], float).T
     read, written = np.array([(kernel.read_bytes, kernel.write_bytes) for kernel in kernels], float).T
     held = np.clip(1 - (read + written) / L2_BYTES, 0, 1)
