@@ -35,6 +35,7 @@ from estimator_utils.workloads import Workload, reduced_precision_sweep, sweep
 
 Array = npt.NDArray[np.float64]
 
+BUNDLE = "orin-nano-virtual"
 POWER_MODE = "25W"  # the one that is validated; for others no source gives the CPU clock
 GPU_HZ, GPU_MIN_HZ, EMC_HZ = 918e6, 306e6, 3199e6  # Hz; [D], lowest clock [T]
 BUS_BYTES_PER_S = 32 * EMC_HZ * 0.94  # 128-bit LPDDR5 [D]; a copy reaches 64.1 GB/s of 68.3 [T]
@@ -281,7 +282,7 @@ def write_bundle(output: str | Path) -> None:
         "long": simulate(long, seed=6, idle_s=60.0),
     }
     about = Metadata(
-        name=Path(output).name,
+        name=BUNDLE,
         kind="simulated",
         device="virtual Jetson Orin Nano 8GB",
         rail="VDD_CPU_GPU_CV",
