@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; return the exit status. What the project refuses is one line on stderr and status 1."""
     parser = argparse.ArgumentParser(prog="python -m estimator_utils", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_fetch, _workload, _calibrate, _evaluate, _estimate, _fermi, _notebooks):
+    for add in (_fetch, _workload, _calibrate, _evaluate, _estimate, _fermi, _virtual_board, _notebooks):
         add(commands)
     board_commands.add(commands, _command)
     options = parser.parse_args(arguments)
@@ -240,6 +240,20 @@ def _fermi(commands: Any) -> None:
         default = inspect.signature(outside.fermi).parameters[name].default
         kind = str if name in ("chip", "number_format") else float
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=text)
+
+
+def _virtual_board(commands: Any) -> None:
+    def run(options: argparse.Namespace) -> None:
+        from estimator_utils import virtual_board
+
+        virtual_board.write_bundle(options.output)
+        print(f"simulated dataset {virtual_board.BUNDLE} in {options.output}")
+
+    text = "write the bundled dataset anew: an Orin Nano in software, simulated"
+    parser = _command(commands, "virtual-board", run, text, json_flag=False)
+    parser.add_argument(
+        "--output", required=True, help="folder to write; what it holds of the same name is replaced"
+    )
 
 
 def _notebooks(commands: Any) -> None:

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimator_utils import datasets, flops, schema, virtual_board, virtual_kernels, workloads
+from estimator_utils.__main__ import main
+from estimator_utils.virtual_board import FITTED, Board, simulate, timeline
+from estimator_utils.virtual_kernels import step_kernels
+from estimator_utils.workloads import Workload
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = Workload(d_model=64, n_layers=2, seq_len=32, batch_size=4, steps=300)
+LARGE = Workload(d_model=512, n_layers=6, seq_len=128, batch_size=16, steps=100)
+
+sizes = st.builds(
+    lambda heads, width, **rest: Workload(d_model=heads * width, n_heads=heads, **rest),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([16, 32, 64]),
+    n_layers=st.integers(1, 3),
+    d_ff=st.integers(16, 512),
+    seq_len=st.integers(8, 128),
+    batch_size=st.integers(1, 16),
+    optimizer=st.sampled_from(["adamw", "sgd"]),
+    precision=st.sampled_from(["fp32", "tf32", "fp16", "bf16"]),
+)
+
+
+@pytest.fixture(scope="module")
+def study_sweep() -> pd.DataFrame:
+    return pd.DataFrame([run.row for run in virtual_board.simulate_sweep(workloads.sweep(), seed=7)])
+
+
+# Kernels
+
+
+@settings(max_examples=12)
+@given(sizes)
+def test_the_dispatched_step_has_the_flop_of_the_ground_truth(workload):
+    kernels = step_kernels(workload).kernels
+    assert sum(k.flop for k in kernels) == flops.closed_form(workload).flop_per_step
+    assert {k.kind for k in kernels if k.flop} == {"gemm", "attention"}
+
+
+def test_a_step_dispatches_what_cuda_would_launch():
+    names = [k.name for k in step_kernels(TINY).kernels]
+    assert "native_dropout" in names
+    assert "_foreach_addcdiv_" in names
+    assert names.count("_scaled_dot_product_efficient_attention") == TINY.n_layers
+    assert "bernoulli_" not in names
+    assert "bmm" not in names
+    again = step_kernels(replace(TINY, steps=9999))
+    assert again is step_kernels(TINY), "the number of steps does not change a step"
+
+
+def test_autocast_casts_once_a_weight_and_changes_no_flop():
+    single, half = (step_kernels(replace(TINY, precision=p)).kernels for p in ("fp32", "bf16"))
+    assert sum(k.flop for k in single) == sum(k.flop for k in half)
+    assert {k.precision for k in half if k.flop} == {"bf16"}
+    assert {k.precision for k in half if "norm" in k.name or k.kind == "optimizer"} == {"fp32"}
+    extra = [k.name for k in half].count("_to_copy")
+    assert len(half) - len(single) == extra > 0
+    assert sum(k.write_bytes for k in half) < sum(k.write_bytes for k in single)
+
+
+def test_scaled_gradients_make_the_host_wait_in_fp16_alone():
+    waits = {
+        p: sum(k.waits for k in step_kernels(replace(TINY, precision=p)).kernels) for p in workloads.PRECISIONS
+    }
+    assert waits == {"fp32": 1, "tf32": 1, "bf16": 1, "fp16": 2}
+
+
+def test_memory_holds_weights_gradients_and_adam_s_state():
+    thin, thick = (replace(TINY, d_model=d, batch_size=1, seq_len=1) for d in (512, 1024))
+    parameters = [sum(p.numel() for p in workloads.Transformer(w, "meta").parameters()) for w in (thin, thick)]
+    need = [step_kernels(w).peak_bytes for w in (thin, thick)]
+    assert need[0] >= 16 * parameters[0]
+    assert need[1] >= 16 * parameters[1]
+    assert step_kernels(replace(thin, optimizer="sgd")).peak_bytes <= need[0] - 8 * parameters[0]
+
+
+# Timeline
+
+
+@settings(max_examples=12)
+@given(sizes)
+def test_kernels_follow_one_another_and_never_overlap(workload):
+    line = timeline(step_kernels(workload), FITTED)
+    ends = line.start_s + line.kernel_s
+    assert (line.start_s[1:] >= ends[:-1] - 1e-12).all()
+    assert ends[-1] == pytest.approx(line.period_s)
+    assert (line.kernel_s > 0).all()
+    assert (line.energy_j > 0).all()
+    assert virtual_board.GPU_MIN_HZ <= line.gpu_hz <= virtual_board.GPU_HZ
+    profile = line.profile_w(FITTED)
+    spent_j = float(profile.mean()) * line.period_s
+    assert spent_j == pytest.approx(virtual_board.CPU_W * line.period_s + line.energy_j.sum())
+
+
+def test_no_kernel_is_faster_than_the_chip():
+    step = step_kernels(LARGE)
+    line = timeline(step, FITTED)
+    flop = np.array([k.flop for k in step.kernels])
+    assert (flop <= line.kernel_s * virtual_kernels.FLOP_PER_CYCLE * virtual_board.GPU_HZ).all()
+    assert (virtual_kernels.dram_bytes(step.kernels) <= line.kernel_s * virtual_board.BUS_BYTES_PER_S).all()
+    assert line.gpu_hz == virtual_board.GPU_HZ
+
+
+def test_a_slow_host_leaves_the_gpu_idle_and_the_governor_slows_it():
+    step = step_kernels(TINY)
+    fast, slow = (timeline(step, replace(FITTED, launch_s=s)) for s in (1e-6, 1e-3))
+    assert slow.period_s > len(step.kernels) * 1e-3
+    assert slow.kernel_s.sum() / slow.period_s < fast.kernel_s.sum() / fast.period_s
+    assert slow.gpu_hz <= fast.gpu_hz
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096))
+def test_longer_sums_take_longer_and_large_operands_are_read_again(m, n, k):
+    def product(depth: int) -> virtual_kernels.Kernel:
+        read, write = 4 * (m * depth + depth * n), 4 * m * n
+        return virtual_kernels.Kernel("mm", "gemm", "fp32", 2 * m * n * depth, read, write, (m, n, depth))
+
+    short, long = product(k), product(2 * k)
+    cycles = virtual_kernels.arithmetic_cycles([short, long], 0.6, 50.0)
+    assert 0 < cycles[0] < cycles[1] <= 2 * cycles[0]
+    moved = virtual_kernels.dram_bytes([short, long])
+    assert moved[0] >= short.write_bytes
+    assert moved[0] <= moved[1]
+
+
+# Readings
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another():
+    first, again, other = (simulate(TINY, seed=seed) for seed in (3, 3, 4))
+    assert first == again
+    assert first.trace.power_w != other.trace.power_w
+
+
+def test_power_comes_in_steps_of_8_mv_and_8_ma():
+    board = Board.switch_on(np.random.default_rng(0))
+    volt = round((virtual_board.RAIL_V + board.offset_v) / 8e-3) * 8e-3
+    steps = np.array(simulate(LARGE, board=board).trace.power_w) / volt / 8e-3
+    assert np.abs(steps - steps.round()).max() < 1e-4
+    assert len(set(steps.round())) > 3
+
+
+def test_the_offset_of_the_sensor_cancels_in_net_energy():
+    rows = [
+        simulate(replace(LARGE, steps=600), board=Board(a, 0.0, 0.0, baseline_w=0.642 + a * 5.016)).row
+        for a in (-0.016, 0.0, 0.016)
+    ]
+    energies = [row["energy_net_j"] for row in rows]
+    assert max(energies) / min(energies) - 1 < 0.002
+    assert rows[2]["power_peak_w"] > rows[0]["power_peak_w"] + 0.1
+
+
+def test_a_row_follows_from_its_trace():
+    run = simulate(replace(LARGE, steps=600), seed=5, idle_s=20.0)
+    trace, row = run.trace, run.row
+    t, power = np.array(trace.t_s), np.array(trace.power_w)
+    inside = (t >= trace.start_s) & (t <= trace.end_s)
+    net = np.maximum(power[inside] - row["idle_power_w"], 0)
+    assert row["energy_net_j"] == pytest.approx(((net[1:] + net[:-1]) / 2 * np.diff(t[inside])).sum(), rel=1e-4)
+    assert row["duration_s"] == pytest.approx(trace.end_s - trace.start_s, abs=1e-3)
+    assert row["gpu_util"] == pytest.approx(np.array(trace.gpu_util)[inside].mean(), abs=1e-6)
+    assert row["power_peak_w"] == power[inside].max()
+    assert np.array(trace.gpu_util)[t < trace.start_s].max() == 0.0
+    assert (trace.launch_s, trace.start_s) == (20.0, 25.5)
+    assert np.median(power[t < 20.0]) == pytest.approx(0.642, abs=0.1)
+    intervals = np.diff(t)
+    assert intervals.min() >= 0.4999
+    assert intervals.std() > 1e-4
+    assert all(load == round(load, 3) for load in trace.gpu_util)
+    assert set(schema.RUN_COLUMNS) == set(row)
+
+
+def test_runs_repeat_as_closely_as_the_study_s_did():
+    rows = pd.DataFrame([simulate(replace(LARGE, steps=600), seed=s).row for s in range(60)])
+    relative = (
+        rows[["energy_net_j", "dram_tb", "duration_s"]].std()
+        / rows[["energy_net_j", "dram_tb", "duration_s"]].mean()
+    )
+    assert 0.005 < relative.energy_net_j < 0.012
+    assert 0.06 < relative.dram_tb < 0.10
+    assert 0.003 < relative.duration_s < 0.008
+
+
+def test_energy_falls_as_the_board_warms_up():
+    cold, warm = (simulate(LARGE, seed=1, warm_s=s).row["energy_net_j"] for s in (0.0, 36_000.0))
+    assert cold / warm - 1 == pytest.approx(virtual_board.DRIFT, abs=0.01)
+
+
+def test_gain_in_steps_is_gain_in_time_and_energy():
+    one, two = (simulate(replace(LARGE, steps=n), seed=1, warm_s=1e6).row for n in (1000, 2000))
+    assert two["duration_s"] == pytest.approx(2 * one["duration_s"])
+    assert two["energy_net_j"] == pytest.approx(2 * one["energy_net_j"], rel=0.02)
+
+
+# The sweep
+
+
+def test_the_frontier_of_the_sweep_is_the_study_s(study_sweep):
+    frontier = set(datasets.frontier(study_sweep).run)
+    slow = {w.run for w in workloads.sweep()[14:19]}
+    assert set(study_sweep.run) - frontier == slow  # the study's five of 26 below 80 %
+    rate = study_sweep.truth_tflop / study_sweep.duration_s
+    assert rate[study_sweep.run.isin(frontier)].between(0.5, 0.9).all()
+
+
+def test_no_formula_of_the_estimator_fits_the_virtual_board_exactly(study_sweep):
+    from estimator_utils import estimator
+
+    runs = datasets.frontier(study_sweep)
+    for equation in (1, 2):
+        readings = estimator.Readings.of(runs)
+        constants = estimator.fit_constants(readings, equation)
+        estimate = constants.predict(readings.energy_j, readings.dram_tb, readings.duration_s)
+        error = estimate / readings.truth_tflop - 1
+        assert 0.01 < np.abs(error).mean() < 0.10
+
+
+# Refusals
+
+
+def test_a_workload_that_does_not_fit_runs_out_of_memory():
+    with pytest.raises(torch.OutOfMemoryError, match=r"needs \d+\.\d+ GiB .* smaller batch"):
+        simulate(Workload(d_model=4096, n_layers=24, n_heads=32, d_ff=16384, seq_len=2048, batch_size=32))
+
+
+def test_unknown_modes_are_refused():
+    with pytest.raises(ValueError, match=r"unknown power mode '15W'.*25W"):
+        simulate(TINY, power_mode="15W")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"), [({"steps": 0}, "steps"), ({"batch_size": -1}, "batch_size"), ({"n_heads": 5}, "divide")]
+)
+def test_impossible_workloads_are_refused(bad, message):
+    with pytest.raises(ValueError, match=message):
+        simulate(Workload(**{**asdict(TINY), **bad}))
+
+
+# The bundle
+
+
+def test_the_bundle_is_written_anew_byte_for_byte(tmp_path, capsys):
+    assert main(["virtual-board", "--output", str(tmp_path / "anew")]) == 0
+    assert "simulated" in capsys.readouterr().out
+    bundled = ROOT / "data" / virtual_board.BUNDLE
+    files = sorted(p.relative_to(bundled) for p in bundled.rglob("*") if p.is_file() and p.name != "README.md")
+    assert files == sorted(p.relative_to(tmp_path / "anew") for p in (tmp_path / "anew").rglob("*") if p.is_file())
+    assert [f for f in files if (bundled / f).read_bytes() != (tmp_path / "anew" / f).read_bytes()] == []
+    sizes = [(bundled / f).stat().st_size for f in files]
+    assert max(sizes) < 1_500_000
+    assert sum(sizes) < 10_000_000
+
+
+def test_the_bundle_is_the_default_and_says_that_it_is_simulated():
+    assert datasets.collections()[0] == virtual_board.BUNDLE
+    trials = datasets.trials(virtual_board.BUNDLE)
+    assert [len(t.runs) for t in trials] == [38, 26, 26]
+    assert {t.metadata.kind for t in trials} == {"simulated"}
+    assert all(t.metadata.device != datasets.STUDY.device for t in trials)
+    assert len(set(trials[1].runs.energy_net_j) & set(trials[2].runs.energy_net_j)) == 0
+    trace = datasets.trace(virtual_board.BUNDLE)
+    assert trace.launch_s == 60.0
+    assert trace.end_s < trace.t_s[-1] - 50
+    assert datasets.trace(virtual_board.BUNDLE, "spoof").run == "memory_spoof"
+
+
+# The fit
+
+
+@pytest.mark.recorded
+def test_the_constants_are_those_that_the_fit_gives(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import fit_virtual_board as tool
+
+    runs = tool.fit_half()
+    assert len(runs) == 19
+    assert list(runs.run[:2]) == ["d256_b16_s128_L3", "d384_b16_s128_L3"]
+    fitted = tool.fit([step_kernels(w) for w in tool.workloads_of(runs)], runs)
+    assert len(asdict(fitted)) == 10
+    assert asdict(fitted) == pytest.approx(asdict(FITTED), rel=1e-2)
+    sys.modules.pop("fit_virtual_board")
