@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import http.server
 import shutil
+import socket
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -100,10 +101,15 @@ def served(tmp_path):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
     digest = hashlib.sha256(content).hexdigest()
     url = f"http://127.0.0.1:{server.server_port}/trace.csv"
+    try:
+        socket.create_connection(server.server_address).close()
+    except OSError:
+        server.server_close()
+        pytest.skip("needs the loopback interface, which is down here")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
     yield Entry(Metadata("far", licence="none"), tmp_path / "cache" / "trace.csv", digest, "trace", url)
     server.shutdown()
     thread.join()

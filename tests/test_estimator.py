@@ -94,6 +94,22 @@ def test_the_vectorised_fit_is_the_plain_loop(seed, equation, n):
     assert fit(runs, equation) == pytest.approx(tuple(reference.fit(rows(runs), equation)), rel=1e-11, abs=1e-11)
 
 
+@pytest.mark.parametrize("equation", [1, 2])
+def test_the_score_of_an_overhead_is_that_of_fits_without_each_run(runs, equation):
+    grid_w = np.array([0.0, 1.3, 4.0])
+    found = estimator.leave_one_out_rms(Readings.of(runs), equation, grid_w)
+    for p_w, score in zip(grid_w, found, strict=True):
+        errors = []
+        for position, run in enumerate(rows(runs)):
+            others = [other for k, other in enumerate(rows(runs)) if k != position]
+            errors.append(reference.fit_at(others, equation, p_w).estimate_tflop(run) / run[3] - 1)
+        assert score == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=1e-10)
+
+
+def test_an_overhead_that_leaves_no_cost_of_a_flop_is_never_chosen(runs):
+    assert estimator.leave_one_out_rms(Readings.of(runs), 2, np.array([1.0, 1000.0]))[1] == np.inf
+
+
 def test_runs_are_taken_by_position(runs):
     taken = Readings.of(runs).take(np.array([[2, 0], [1, 1]]))
     assert taken.energy_j.tolist() == runs.energy_net_j.to_numpy()[[[2, 0], [1, 1]]].tolist()
@@ -296,7 +312,9 @@ def test_in_sample_the_regression_on_energy_and_time_is_eq_2(frontiers):
 
 @pytest.mark.recorded
 def test_the_diagnosis_of_the_three_regressions(frontiers):
-    """Peers' section C: condition numbers 38 to 62, F-test of the DRAM term, and the run that leans hardest."""
+    """The F-test of the DRAM term and the runs that lean hardest, as first read off the three sweeps."""
+    first = estimator.regress(frontiers[0], True).get_influence()
+    assert f"{first.cooks_distance[0].max():.2f}" == "0.97"
     p_values = []
     for runs in frontiers:
         wide, narrow = estimator.regress(runs, True), estimator.regress(runs, False)

@@ -312,7 +312,6 @@ def test_a_workload_that_cannot_be_is_an_error(refused):
         (["--in-place", "--dataset", "x"], "--in-place"),
         (["--in-place", "--output", "x"], "--in-place"),
         (["--in-place", "-p", "dataset=x"], "in place"),
-        (["--jobs", "0"], "greater than 0"),
     ],
 )
 def test_a_slip_on_the_command_line_is_an_error_before_anything_runs(
