@@ -162,10 +162,11 @@ def check_precision(precision: str, device: str) -> None:
         raise ValueError(f"fp16 training needs a CUDA device (loss scaling), not {device!r}: use bf16 or fp32")
 
 
-def training_step(workload: Workload, device: str = "cpu", seed: int = 0) -> Callable[[], None]:
+def training_step(workload: Workload, device: str = "cpu", seed: int = 0) -> Callable[[], torch.Tensor]:
     """Build the model and its optimizer; return a function that does one real training step.
 
-    A step draws random input, runs forward, loss = mean, backward and the optimizer.
+    A step draws random input, runs forward, loss = mean, backward and the optimizer. It returns the loss, still
+    on the device: reading it waits for the GPU.
 
     Raises
     ------
@@ -183,7 +184,7 @@ def training_step(workload: Workload, device: str = "cpu", seed: int = 0) -> Cal
     scaler = torch.amp.GradScaler(device, enabled=half is torch.float16)
     shape = (workload.batch_size, workload.seq_len, workload.d_model)
 
-    def step() -> None:
+    def step() -> torch.Tensor:
         x = torch.randn(shape, device=device)
         with torch.autocast(device, dtype=half or torch.bfloat16, enabled=half is not None):
             loss = model(x).mean()
@@ -191,6 +192,7 @@ def training_step(workload: Workload, device: str = "cpu", seed: int = 0) -> Cal
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
+        return loss.detach()  # type: ignore[no-any-return]
 
     return step
 

@@ -44,7 +44,7 @@ def test_saving_twice_gives_the_same_bytes(output, kind):
 def test_a_figure_has_its_final_size_and_is_closed(output):
     figure = drawing()
     figures.save(figure, "a", "bench", "recorded", "A caption.", "An alt text.")
-    assert imread(output / "figures" / "a.png").shape[1] == pytest.approx(figures.WIDTH_IN * 300, abs=1)
+    assert imread(output / "figures" / "a.png").shape[1] == pytest.approx(figures.WIDTH_IN * 200, abs=1)
     assert not plt.fignum_exists(figure.number)
 
 

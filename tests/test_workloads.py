@@ -119,6 +119,13 @@ def test_the_same_seed_trains_the_same_and_another_does_not(optimizer_steps):
     assert first == again != other
 
 
+def test_a_step_returns_its_loss_and_training_lowers_it():
+    """The loss is the mean of the output: nothing keeps an optimizer from lowering it."""
+    step = workloads.training_step(TINY)
+    losses = [float(step()) for _ in range(30)]
+    assert losses[-1] < losses[0] - 0.2
+
+
 def test_the_step_that_trains_does_the_work_of_the_ground_truth():
     step = workloads.training_step(TINY)
     counted = flops.count_calls(step)
