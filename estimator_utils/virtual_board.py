@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from estimator_utils import flops, schema
+from estimator_utils import flops, schema, sessions
 from estimator_utils.schema import Metadata, Trace
 from estimator_utils.virtual_kernels import (
     L2_BYTES_PER_CYCLE,
@@ -236,11 +236,10 @@ def _run(
 
     load = ((busy_s(run_s) - busy_s(run_s - LOAD_WINDOW_S)) / LOAD_WINDOW_S).clip(0, 1).round(3)
     rate = line.dram_bytes / period_s * math.exp(spread * rng.normal(0, DRAM_SPREAD))
-    above_w = np.maximum(power_w[trains] - board.baseline_w, 0)
     measured = {
         "duration_s": duration_s,
         "idle_power_w": board.baseline_w,
-        "energy_net_j": (np.diff(t_s[trains]) * (above_w[1:] + above_w[:-1]) / 2).sum(),
+        "energy_net_j": sessions.energy_j(t_s[trains], power_w[trains], board.baseline_w),
         "power_peak_w": power_w[trains].max(),
         "gpu_util": load[trains].mean(),
         "dram_tb": rate * duration_s / 1e12,
