@@ -9,7 +9,6 @@ Orin Nano; [TI] INA3221 data sheet; [R] the study's published figures; [H] Horow
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from estimator_utils import flops, schema
+from estimator_utils import flops, schema, sessions
 from estimator_utils.schema import Metadata, Trace
 from estimator_utils.virtual_kernels import (
     L2_BYTES_PER_CYCLE,
@@ -46,8 +45,10 @@ E_BYTE_J = 3e-12  # J; 100 pJ for 8 bytes of a 1 MB cache at 45 nm [H], a quarte
 COPY_W = 3.30  # W, of the GPU while it copies: memory spoof, 571.7 J in 150.8 s [R], less CPU and bytes
 CPU_W = 0.2  # W, a busy Cortex-A78 core: 1 W at 3 GHz (Arm, 2020), times (1.344 / 3) squared
 IDLE_W, IDLE_SPREAD_W = 0.642, 0.028  # W [R]; from 642 and 681 mW on two days: their difference over root 2
-RUN_SPREAD = 0.008  # of the energy of one configuration over three sweeps [R]; time and power share it
-DRAM_SPREAD = 0.08  # [R]: up to 28 % between the extremes of three trials, the largest of 26 configurations
+# Between the study's three trials, relative standard deviations of one configuration: power; time where the GPU
+# limits, and where the CPU does; DRAM readings, most of them, and the one in ten that is far off (up to 17 %).
+POWER_SPREAD, TIME_SPREAD, LAUNCH_SPREAD = 0.008, 0.001, 0.015
+DRAM_SPREAD, DRAM_OUTLIERS, DRAM_OUTLIER_SPREAD = 0.005, 0.1, 0.1
 DRIFT, DRIFT_TIME_S = 0.028, 1200.0  # power of a cold board over a warm one: J/TFLOP 10.28, 10.06 after 49 min [R]
 RAIL_V, VOLT_STEP, AMPERE_STEP = 5.016, 8e-3, 8e-3  # V, V, A; 642.048 mW is 128 mA [R]; 40 uV over 5 mOhm [TI]
 OFFSET_A, OFFSET_V, GAIN = 8e-3, 8e-3, 1e-3  # A, V, 1; typical errors [TI]
@@ -213,8 +214,10 @@ def _run(
 ) -> VirtualRun:  # fmt: skip
     rng = np.random.default_rng([seed, crc32(about["run"].encode())])
     board = board or Board.switch_on(rng)
-    line = timeline(step, fitted)
-    slower, hungrier = 1 + spread * rng.normal(0, RUN_SPREAD / math.sqrt(2), 2)
+    dram_spread = DRAM_OUTLIER_SPREAD if rng.random() < DRAM_OUTLIERS else DRAM_SPREAD
+    spreads = (LAUNCH_SPREAD, TIME_SPREAD, POWER_SPREAD, dram_spread)
+    issuing, slower, hungrier, misread = 1 + spread * rng.normal(0, spreads)
+    line = timeline(step, replace(fitted, launch_s=fitted.launch_s * issuing, host_s=fitted.host_s * issuing))
     period_s = line.period_s * slower
     duration_s = period_s * about["steps"]
     start_s = idle_s + START_S if idle_s else 0.0
@@ -226,7 +229,8 @@ def _run(
 
     profile = line.profile_w(fitted)
     drift = 1 + DRIFT * np.exp(-np.maximum(warm_s + run_s, 0) / DRIFT_TIME_S)
-    training_w = profile[(run_s / period_s % 1 * len(profile)).astype(int)] * drift * hungrier
+    phase = rng.integers(len(profile), size=len(t_s))  # polls and steps are not in step for long
+    training_w = profile[phase] * drift * hungrier
     net_w = np.where(trains, training_w, CPU_W * ((t_s >= idle_s) & (run_s < 0)))
     power_w = board.read_w(net_w + rng.normal(IDLE_W, IDLE_SPREAD_W, len(t_s)))
 
@@ -235,12 +239,11 @@ def _run(
         return np.asarray(slower * (steps * line.kernel_s.sum() + line.upto(rest_s, line.kernel_s)))
 
     load = ((busy_s(run_s) - busy_s(run_s - LOAD_WINDOW_S)) / LOAD_WINDOW_S).clip(0, 1).round(3)
-    rate = line.dram_bytes / period_s * math.exp(spread * rng.normal(0, DRAM_SPREAD))
-    above_w = np.maximum(power_w[trains] - board.baseline_w, 0)
+    rate = line.dram_bytes / period_s * misread
     measured = {
         "duration_s": duration_s,
         "idle_power_w": board.baseline_w,
-        "energy_net_j": (np.diff(t_s[trains]) * (above_w[1:] + above_w[:-1]) / 2).sum(),
+        "energy_net_j": sessions.energy_j(t_s[trains], power_w[trains], board.baseline_w),
         "power_peak_w": power_w[trains].max(),
         "gpu_util": load[trains].mean(),
         "dram_tb": rate * duration_s / 1e12,
