@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator_utils.calibration import IDENTITY, Calibration, CalibrationMismatchError
+from estimator_utils.calibration import Calibration, CalibrationMismatchError
 
 # The study's constants on the day of the memory spoof, and of trial 1; J per counter-TB x 0.0133 = J per true TB.
 SHIPPED_1 = Calibration(1, 5.12, 2.163, e_per_tb_j=3857.934 * 0.0133)
@@ -15,6 +15,7 @@ SHIPPED_2 = Calibration(2, 6.23, 3.45)
 TRIAL_1 = Calibration(1, 5.6113, 1.4625, e_per_tb_j=61.468)
 TRIAL_1_EQ_2 = Calibration(2, 5.7230, 3.750)
 BELONGS = {"device": "a board", "rail": "VDD", "power_mode": "25W", "precision": "fp32"}
+IDENTITY = tuple(BELONGS)
 
 positive = st.floats(0.1, 1e4)
 readings = st.tuples(st.floats(-1e6, 1e6), st.floats(0, 1e5), st.floats(0, 100))
