@@ -1,7 +1,7 @@
 # make reproduce [DATASET=name]   set up, run every notebook headless into build/DATASET/, print the headline
 # make test                       set up, run all tests
 # make notebooks                  maintainers: re-execute the committed notebooks in place on the recorded data
-# make lint                       ruff (lint, format) and mypy
+# make lint                       ruff (lint, format), mypy, and that committed outputs are fresh
 # make benchmark                  speeds, each beside a named competitor
 PYTHON ?= python3
 BIN := .venv/bin
@@ -21,6 +21,7 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m estimator_utils notebooks --check
 
 benchmark: .venv/ready
 	$(BIN)/python -m pytest benchmarks --benchmark-only

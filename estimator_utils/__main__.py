@@ -144,6 +144,7 @@ def _calibrate(commands: Any) -> None:
 
         calibration = estimator.calibrate(*_load(options), options.equation, options.overhead_max_w)
         if options.output:
+            calibration.check_said()
             calibration.save(options.output)
         _show(options, json.loads(calibration.to_json()))
 
@@ -261,6 +262,10 @@ def _notebooks(commands: Any) -> None:
         from estimator_utils import datasets, runner
 
         given = dict(runner.parse_parameter(text) for text in options.parameter)
+        if options.check:
+            for path in runner.find(options.only):
+                runner.check_fresh(path)
+            return
         if options.in_place:
             if options.dataset or options.output:
                 raise ValueError("--in-place executes on the defaults, where they lie: no --dataset, no --output")
@@ -280,6 +285,7 @@ def _notebooks(commands: Any) -> None:
         "-p", "--parameter", action="append", default=[], metavar="NAME=VALUE", help="of notebooks"
     )
     parser.add_argument("--in-place", action="store_true", help="re-execute the committed notebooks (maintainers)")
+    parser.add_argument("--check", action="store_true", help="execute nothing: are the committed outputs fresh?")
 
 
 if __name__ == "__main__":

@@ -99,24 +99,31 @@ class Calibration:
         Parameters
         ----------
         **found : str or None
-            ``device``, ``rail``, ``power_mode``, ``precision`` of the readings; None is "not said", which
-            must be declared where the calibration does say.
+            ``device``, ``rail``, ``power_mode``, ``precision`` of the readings; None is "not said".
 
         Raises
         ------
         CalibrationMismatchError
-            Naming each item that differs or was not said.
+            Naming each item that differs, or that either side does not say: it must be declared.
         """
         faults = []
         for name in IDENTITY:
             own, other = getattr(self, name), found.get(name)
             flag = "--" + name.replace("_", "-")
-            if own is not None and other is None:
+            if own is None:
+                faults.append(f"{name} is not said by the calibration: calibrate again with {flag}")
+            elif other is None:
                 faults.append(f"{name} is not said by the data (calibration: {own!r}): declare it with {flag}")
-            elif own is not None and own != other:
+            elif own != other:
                 faults.append(f"{name} is {other!r} but the calibration belongs to {own!r}")
         if faults:
             raise CalibrationMismatchError("calibration refused: " + "; ".join(faults))
+
+    def check_said(self) -> None:
+        """Raise CalibrationMismatchError where the calibration does not say what it belongs to."""
+        if unsaid := [name for name in IDENTITY if getattr(self, name) is None]:
+            flags = " ".join("--" + name.replace("_", "-") for name in unsaid)
+            raise CalibrationMismatchError(f"the data do not say {', '.join(unsaid)}: declare it with {flags}")
 
     def to_json(self) -> str:
         """Return the calibration as indented JSON."""

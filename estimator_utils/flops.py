@@ -87,9 +87,7 @@ def closed_form(workload: Workload, attention_backward: float = FUSED_BACKWARD, 
     return FlopCount(sum(parts.values()), attention_backward, causal, "closed form", parts)
 
 
-def count(
-    workloads: Sequence[Workload], attention_backward: float = FUSED_BACKWARD, timeout_s: float = 600
-) -> list[FlopCount]:
+def count(workloads: Sequence[Workload], attention_backward: float = FUSED_BACKWARD) -> list[FlopCount]:
     """Count one training step of each workload with FlopCounterMode on the meta device, in a process of its own.
 
     The meta device needs neither memory nor arithmetic, whatever the size; a process of its own keeps the counter
@@ -109,7 +107,7 @@ def count(
         raise ValueError(f"attention_backward must be 2.0 (math) or 2.5 (fused), found {attention_backward!r}")
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(_count_here, w, attention_backward) for w in workloads]
-        return [future.result(timeout_s) for future in futures]
+        return [future.result() for future in futures]
 
 
 def count_calls(call: Callable[[], Any]) -> dict[str, int]:

@@ -166,6 +166,8 @@ def execute_all(
     if unknown := sorted(set(given) - set().union(*own.values())):
         raise NotebookError(f"no notebook has a parameter named {', '.join(unknown)}")
     if "dataset" in given:
+        if Path(given["dataset"], "dataset.json").is_file():  # a folder: notebooks run in another directory
+            given = {**given, "dataset": str(Path(given["dataset"]).resolve())}
         for entry in datasets.members(given["dataset"]).values():
             datasets.fetch(entry)
     faults, done = [], []

@@ -77,9 +77,14 @@ def test_readings_that_say_the_same_are_accepted():
     replace(TRIAL_1, **BELONGS).check(**BELONGS)
 
 
-def test_a_calibration_that_says_nothing_accepts_anything():
-    TRIAL_1.check(**BELONGS)
-    TRIAL_1.check(**dict.fromkeys(IDENTITY))
+@pytest.mark.parametrize("item", IDENTITY)
+def test_a_calibration_that_does_not_say_is_refused(item):
+    silent = replace(TRIAL_1, **BELONGS | {item: None})
+    with pytest.raises(CalibrationMismatchError, match=f"{item} is not said by the calibration: calibrate again"):
+        silent.check(**BELONGS)
+    with pytest.raises(CalibrationMismatchError, match=f"do not say {item}: declare it with --"):
+        silent.check_said()
+    replace(TRIAL_1, **BELONGS).check_said()
 
 
 @pytest.mark.parametrize("item", IDENTITY)

@@ -90,7 +90,7 @@ def test_calibrate_recovers_the_planted_constants_in_their_units(ask, write_csv)
 
 def test_calibrate_saves_what_it_shows(ask, command, board, tmp_path):
     saved = tmp_path / "c.json"
-    shown = ask("calibrate", board, "--equation", 2, "-o", saved)
+    shown = ask("calibrate", board, "--equation", 2, "-o", saved, *DECLARED)
     assert json.loads(saved.read_text()) == shown
     status, out, _ = command("calibrate", board, "--equation", 2)
     assert status == 0
@@ -131,8 +131,17 @@ def test_a_bad_row_is_named(refused, write_csv, runs):
     assert f"{path}, row 3 (run2), column energy_net_j: found 0.0; expected a positive number" in message
 
 
+def test_a_calibration_is_saved_only_where_it_says_what_it_belongs_to(refused, board, tmp_path):
+    saved = tmp_path / "c.json"
+    found = refused("calibrate", board, "--equation", 2, "-o", saved, *DECLARED[:4])
+    assert "do not say power_mode: declare it with --power-mode" in found
+    assert not saved.exists()
+
+
 def test_a_file_that_cannot_be_written_is_an_error(refused, board, tmp_path):
-    assert "No such file" in refused("calibrate", board, "--equation", 2, "-o", tmp_path / "none" / "c.json")
+    assert "No such file" in refused(
+        "calibrate", board, "--equation", 2, "-o", tmp_path / "none" / "c.json", *DECLARED
+    )
 
 
 # evaluate
