@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import pandas as pd
 from platformdirs import user_cache_dir
 
-from estimator_utils import runs_table, schema
-from estimator_utils.runs_table import DatasetError
-from estimator_utils.schema import Metadata, Trace
+from estimator_utils import schema
+from estimator_utils.schema import DatasetError, Metadata, Trace
+
+if TYPE_CHECKING:  # a board without pandas looks names up and replays traces
+    import pandas as pd
 
 BUNDLED = Path(__file__).resolve().parent.parent / "data"
 STUDY_URL = (
@@ -178,7 +179,7 @@ def load(
             raise DatasetError(f"{data} is a {entry.role}, not a table of runs")
         path, metadata = fetch(entry), entry.metadata
     elif (path := Path(data)).is_file():
-        metadata = _metadata_of(path)
+        metadata = metadata_of(path)
     else:
         _unknown(str(data))
     for key, value in (("device", device), ("rail", rail), ("power_mode", power_mode)):
@@ -191,14 +192,17 @@ def load(
         rail=rail or metadata.rail,
         power_mode=power_mode or metadata.power_mode,
     )
+    from estimator_utils import runs_table
+
     return Dataset(metadata, runs_table.read(path, need_truth), schema.sha256(path))
 
 
 def table(collection: str | Path, key: str) -> Dataset:
     """Load one runs table of a collection or dataset folder, by its short name."""
+    from estimator_utils import runs_table
+
     entry = _member(collection, key, "table")
-    path = fetch(entry)
-    return Dataset(entry.metadata, runs_table.read(path), entry.sha256)
+    return Dataset(entry.metadata, runs_table.read(fetch(entry)), entry.sha256)
 
 
 def trials(collection: str | Path) -> list[Dataset]:
@@ -212,6 +216,16 @@ def trace(collection: str | Path, key: str = "trace") -> Trace:
     if entry := registry().get(str(collection)):
         return schema.read_trace(fetch(entry))
     return schema.read_trace(fetch(_member(collection, key, "trace")))
+
+
+def metadata_of(path: Path) -> Metadata:
+    """Return what is said of a bare file: by the dataset folder it lies in, by its digest, or nothing."""
+    digest, known = schema.sha256(path), list(registry().values())
+    for folder in (path.parent, path.parent.parent):
+        if (folder / "dataset.json").is_file():
+            known += members(folder).values()
+    said = {entry.sha256: entry.metadata for entry in known}
+    return said.get(digest) or Metadata(name=path.name)
 
 
 def frontier(runs: pd.DataFrame, gate: float = 0.8, precision: str = "fp32") -> pd.DataFrame:
@@ -249,14 +263,6 @@ def _member(collection: str | Path, key: str, role: str) -> Entry:
     if key not in found:
         raise DatasetError(f"{collection} holds no {role} {key!r}; it holds: {', '.join(found) or 'none'}")
     return found[key]
-
-
-def _metadata_of(path: Path) -> Metadata:
-    """Return what is said of a bare file: by the dataset folder it lies in, by its digest, or nothing."""
-    digest = schema.sha256(path)
-    beside = members(path.parent).values() if (path.parent / "dataset.json").is_file() else ()
-    known = {entry.sha256: entry.metadata for entry in (*registry().values(), *beside)}
-    return known.get(digest) or Metadata(name=path.name)
 
 
 def _unknown(data: str) -> NoReturn:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from estimator_utils import schema
+from estimator_utils.schema import DatasetError
 
 _POSITIVE = ("duration_s", "energy_net_j")
 _LARGEST = {"gpu_util": 1.0, "dram_tb": np.inf, "idle_power_w": np.inf, "power_peak_w": np.inf}
@@ -35,10 +36,6 @@ _STUDY_READINGS = {
     "dram_tb": ("tb_moved", schema.STUDY_DRAM_COUNTER_FACTOR),
     "truth_tflop": ("ground_truth_tf", 1.0),
 }
-
-
-class DatasetError(ValueError):
-    """A dataset that is unknown, cannot be had, or does not hold what it must."""
 
 
 def read(path: Path, need_truth: bool = True) -> pd.DataFrame:

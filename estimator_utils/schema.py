@@ -27,6 +27,10 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 STUDY_DRAM_COUNTER_FACTOR = 0.0133
 
 
+class DatasetError(ValueError):
+    """A dataset that is unknown, cannot be had, or does not hold what it must."""
+
+
 @dataclass(frozen=True)
 class Metadata:
     """What a dataset says of itself; None where it does not say.
