@@ -285,19 +285,10 @@ def write_bundle(output: str | Path) -> None:
         "long": simulate(long, seed=6, idle_s=60.0),
     }
     about = Metadata(
-        name=BUNDLE,
-        kind="simulated",
-        device="virtual Jetson Orin Nano 8GB",
-        rail="VDD_CPU_GPU_CV",
-        power_mode=POWER_MODE,
-        precision="fp32 tf32 fp16 bf16",
-        gpu_clock_hz=GPU_HZ,
-        emc_clock_hz=EMC_HZ,
-        dram_counter_factor=1.0,
-        software="estimator_utils.virtual_board",
-        date="2026-11-29",
-        who="this project",
+        name=BUNDLE, kind="simulated", device="virtual Jetson Orin Nano 8GB", rail="VDD_CPU_GPU_CV",
+        power_mode=POWER_MODE, precision="fp32 tf32 fp16 bf16", gpu_clock_hz=GPU_HZ, emc_clock_hz=EMC_HZ,
+        dram_counter_factor=1.0, software="estimator_utils.virtual_board", date="2026-11-29", who="this project",
         licence="Apache-2.0",
-    )
+    )  # fmt: skip
     tables["further"] = [run.row for run in further.values()]
     schema.write_dataset(output, about, tables, {name: run.trace for name, run in further.items()})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -296,3 +297,15 @@ def test_the_constants_are_those_that_the_fit_gives(monkeypatch):
     assert len(asdict(fitted)) == 10
     assert asdict(fitted) == pytest.approx(asdict(FITTED), rel=1e-2)
     sys.modules.pop("fit_virtual_board")
+
+
+def test_the_datasheet_s_numbers_are_those_of_notebook_11():
+    sheet = " ".join((ROOT / "data" / virtual_board.BUNDLE / "README.md").read_text(encoding="utf-8").split())
+    results = json.loads((ROOT / "data" / "derived" / "results.json").read_text(encoding="utf-8"))["11"]
+    whole, new = (results["median_pct"][f"held out, {group}"] for group in ("all", "new configuration"))
+    assert f"{whole['duration']:.2f} % in duration, {whole['energy']:.2f} % in net energy" in sheet
+    assert f"{whole['DRAM']:.2f} % in DRAM traffic" in sheet
+    assert f"{new['duration']:.2f}, {new['energy']:.2f} and {new['DRAM']:.2f} %" in sheet
+    assert f"{results['targets']['reduced precision: median |energy| (%)']['here']:.1f} % (median)" in sheet
+    assert f"up to {results['largest_pct']['held out, all']['duration']:.1f} %" in sheet
+    assert f"On {results['n_held_out']} held-out" in sheet
