@@ -41,7 +41,7 @@ BUS_BYTES_PER_S = 32 * EMC_HZ * 0.94  # 128-bit LPDDR5 [D]; a copy reaches 64.1 
 MEMORY_BYTES = (7620 - 2147) * 2**20  # all less what an idle board uses [T]
 # Multiply and add: fp32 3.7 + 0.9 pJ, fp16 1.1 + 0.4 pJ; tf32 multiplies like fp16, adds like fp32 [H]
 ENERGY_RATIO = {"fp32": 1.0, "tf32": 2.0 / 4.6, "fp16": 1.5 / 4.6, "bf16": 1.5 / 4.6}
-E_BYTE_J = 3e-12  # J; 100 pJ for 8 bytes of a 1 MB cache at 45 nm [H], a quarter of it at 8 nm
+E_BYTE_J = 3e-12  # J; 100 pJ for 8 bytes of a 1 MB cache at 45 nm [H], at 8 nm taken as a quarter
 COPY_W = 3.30  # W, of the GPU while it copies: memory spoof, 571.7 J in 150.8 s [R], less CPU and bytes
 CPU_W = 0.2  # W, a busy Cortex-A78 core: 1 W at 3 GHz (Arm, 2020), times (1.344 / 3) squared
 IDLE_W, IDLE_SPREAD_W = 0.642, 0.028  # W [R]; from 642 and 681 mW on two days: their difference over root 2
@@ -49,7 +49,8 @@ IDLE_W, IDLE_SPREAD_W = 0.642, 0.028  # W [R]; from 642 and 681 mW on two days: 
 # limits, and where the CPU does; DRAM readings, most of them, and the one in ten that is far off (up to 17 %).
 POWER_SPREAD, TIME_SPREAD, LAUNCH_SPREAD = 0.008, 0.001, 0.015
 DRAM_SPREAD, DRAM_OUTLIERS, DRAM_OUTLIER_SPREAD = 0.005, 0.1, 0.1
-DRIFT, DRIFT_TIME_S = 0.028, 1200.0  # power of a cold board over a warm one: J/TFLOP 10.28, 10.06 after 49 min [R]
+# Power of a cold board over a warm one, 1 and s: 10.28 to 10.06 J/TFLOP in 49 minutes [R]; settled in an hour
+DRIFT, DRIFT_TIME_S = 0.028, 1200.0
 RAIL_V, VOLT_STEP, AMPERE_STEP = 5.016, 8e-3, 8e-3  # V, V, A; 642.048 mW is 128 mA [R]; 40 uV over 5 mOhm [TI]
 OFFSET_A, OFFSET_V, GAIN = 8e-3, 8e-3, 1e-3  # A, V, 1; typical errors [TI]
 CONVERSION_S = 1.1e-3  # s, one conversion, not averaged by default [TI]
