@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from estimator_utils import datasets
 from estimator_utils.schema import Trace
 from estimator_utils.telemetry import DEFAULT_RAIL, Sample, SourceError, common, jetson, open_source
-from estimator_utils.telemetry.common import Child, LogClock, Missing, ZeroLoadCheck, number
+from estimator_utils.telemetry.common import Child, LogClock, Missing, number
 from estimator_utils.telemetry.jetson import Sysfs
 from tests.support.player import I2C, MODEL, STEP_W, Board, Player
 
@@ -272,10 +272,10 @@ def test_row_3_a_load_of_0_at_high_power_is_doubted(board, monkeypatch):
 
 @given(st.lists(st.tuples(st.floats(0.1, 20), st.floats(0, 1), st.booleans())))
 def test_only_an_exact_0_is_ever_doubted(rows):
-    check = ZeroLoadCheck(Missing("test"))
+    missing = Missing("test")
     for k, (power_w, load, clock) in enumerate(rows):
         given_ = Sample(t_s=30.0 * k, power_w=power_w, gpu_util=load, gpu_clock_hz=9e8 if clock else None)
-        got = check(given_)
+        got = missing.check(given_, {})
         assert got == given_ or (load == 0 and got.gpu_util is None and got.power_w == power_w)
 
 
@@ -367,17 +367,17 @@ def test_what_is_no_plain_number_is_missing(text):
 
 def test_a_child_that_ends_is_started_again_after_growing_pauses(monkeypatch):
     monkeypatch.setattr(common, "BACKOFF_S", (0.1, 0.2))
-    child = Child(["sh", "-c", "echo here; exit 3"], silence_s=1.0)
-    heard_s = []
-    begin_s = time.monotonic()
-    while len(heard_s) < 4:
-        if child.lines(1.0):
-            heard_s.append(time.monotonic() - begin_s)
+    child = Child(["sh", "-c", "echo here; exit 3"], lambda line: None, silence_s=1.0)
+    failed_s = []
+    while len(failed_s) < 4:
+        child.newest(1.0)
+        if child.failures > len(failed_s):
+            failed_s.append(time.monotonic())
     child.close()
     child.close()
-    assert heard_s[1] > 0.1
-    assert heard_s[3] > 0.1 + 0.2 + 0.2
-    assert child.failures == 3
+    assert failed_s[1] - failed_s[0] > 0.1
+    assert failed_s[3] - failed_s[0] > 0.1 + 0.2 + 0.2
+    assert child.reason == "sh ended"
 
 
 def rows_of(trace):

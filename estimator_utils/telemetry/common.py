@@ -1,16 +1,16 @@
-"""What the sources share: strict numbers, missing readings said once, time of logs, child processes."""
+"""What the sources share: strict numbers, checks of a sample, the time of logs, child processes."""
 
 from __future__ import annotations
 
 import logging
 import math
-import os
 import re
-import select
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from . import Sample
 
@@ -28,15 +28,15 @@ _NUMBER = re.compile(r"\s*([+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?)\s*", re.ASCII)
 # Rails that feed the CPU, the SoC or the whole module are never off; a GPU's own rail may be.
 _ALWAYS_ON = re.compile(r"CPU|SOC|IN")
 
+Message = TypeVar("Message")
 
-def number(text: str | bytes, low: float, high: float) -> float | None:
+
+def number(text: str, low: float, high: float) -> float | None:
     r"""Return a plain decimal number within ``[low, high]``, else None.
 
     >>> number(" 42\n", 0, 100), number("4_2", 0, 100), number("[N/A]", 0, 100), number("101", 0, 100)
     (42.0, None, None, None)
     """
-    if isinstance(text, bytes):
-        text = text.decode("ascii", "replace")
     match = _NUMBER.fullmatch(text)
     value = float(match.group(1)) if match else None
     return value if value is not None and low <= value <= high else None
@@ -56,52 +56,42 @@ class Missing(dict[str, str]):
         super().__init__()
         self._source = source
         self._logged: set[tuple[str, str]] = set()
-
-    def tell(self, field: str, reason: str | None) -> None:
-        """Set or, with None, clear the reason why a field is missing."""
-        if reason is None:
-            self.pop(field, None)
-            return
-        self[field] = reason
-        if (field, reason) not in self._logged:
-            self._logged.add((field, reason))
-            log.warning("%s: no %s: %s", self._source, field, reason)
-
-    def explain(self, sample: Sample, reasons: Mapping[str, str]) -> None:
-        """Give for each field that the sample lacks its reason, and clear the others."""
-        for field, reason in reasons.items():
-            self.tell(field, reason if getattr(sample, field) is None else None)
-
-
-class ZeroLoadCheck:
-    """Doubt a GPU load of exactly 0 while the rail draws well above idle (jetson_stats PR #889, #380).
-
-    A GPU clock at its idle value speaks for the load: then it is the CPU that draws the power.
-    """
-
-    def __init__(self, missing: Missing) -> None:
-        self._missing = missing
         self._idle_w = self._idle_hz = math.inf
-        self._since_s: float | None = None
+        self._zero_since_s: float | None = None
 
-    def __call__(self, sample: Sample) -> Sample:
-        """Return the sample, its ``gpu_util`` None where it is in doubt."""
-        power_w, clock_hz = sample.power_w or 0.0, sample.gpu_clock_hz or math.inf
-        self._idle_w = min(self._idle_w, power_w or math.inf)
-        self._idle_hz = min(self._idle_hz, clock_hz)
+    def check(self, sample: Sample, reasons: Mapping[str, str]) -> Sample:
+        """Return the sample, without a GPU load in doubt, and note why it lacks what it lacks.
+
+        ``reasons`` has one for each field that the source may lack.
+        """
+        if self._doubts_load(sample):
+            sample = replace(sample, gpu_util=None)
+            doubt = (
+                f"a load of exactly 0 for {DOUBT_S:g} s at over {DOUBT_W:g} W above idle: the sensor is stuck, or"
+                " only the CPU works; restart the service or board, or take the load from another source"
+            )
+            reasons = {**reasons, "gpu_util": doubt}
+        self.clear()
+        self.update({field: reason for field, reason in reasons.items() if getattr(sample, field) is None})
+        for field, reason in self.items() - self._logged:
+            log.warning("%s: no %s: %s", self._source, field, reason)
+        self._logged.update(self.items())
+        return sample
+
+    def _doubts_load(self, sample: Sample) -> bool:
+        """Tell whether the GPU load was 0 for long while the rail draws well above its idle.
+
+        A stuck sensor is known for that (jetson_stats PR #889, #380). A GPU clock at its idle value speaks for
+        the load: then it is the CPU that draws the power.
+        """
+        power_w, clock_hz = sample.power_w or math.inf, sample.gpu_clock_hz or math.inf
+        self._idle_w, self._idle_hz = min(self._idle_w, power_w), min(self._idle_hz, clock_hz)
         idle_clock = clock_hz <= self._idle_hz < math.inf
-        if sample.gpu_util != 0 or power_w < self._idle_w + DOUBT_W or idle_clock:
-            self._since_s = None
-            return sample
-        self._since_s = sample.t_s if self._since_s is None else self._since_s
-        if sample.t_s - self._since_s < DOUBT_S:
-            return sample
-        self._missing.tell(
-            "gpu_util",
-            f"a load of exactly 0 for {DOUBT_S:g} s at over {DOUBT_W:g} W above idle: the sensor is stuck, or"
-            " only the CPU works; restart the service or board, or take the load from another source",
-        )
-        return replace(sample, gpu_util=None)
+        if sample.gpu_util != 0 or not self._idle_w + DOUBT_W <= power_w < math.inf or idle_clock:
+            self._zero_since_s = None
+        elif self._zero_since_s is None:
+            self._zero_since_s = sample.t_s
+        return self._zero_since_s is not None and sample.t_s - self._zero_since_s >= DOUBT_S
 
 
 class LogClock:
@@ -130,69 +120,73 @@ class LogClock:
         return self._t_s
 
 
-class Child:
+class Child(Generic[Message]):
     """A child process that speaks in lines, started again with back-off when it ends or falls silent.
 
-    Its standard input stays open as long as the parent lives, so that it can end with it.
+    A thread reads it, parses each line (None: no message), and keeps the newest message, stamped as it comes. The
+    child's standard input stays open as long as the parent lives, so that it can end with it.
     """
 
-    def __init__(self, command: Sequence[str], silence_s: float) -> None:
+    def __init__(self, command: Sequence[str], parse: Callable[[str], Message | None], silence_s: float) -> None:
         self.reason, self.failures = "it has not spoken yet", 0
-        self._command, self._silence_s = list(command), silence_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._rest = b""
-        self._heard_s = self._retry_s = 0.0
-        self._backoff_s = BACKOFF_S[0]
+        self._command, self._parse, self._silence_s = list(command), parse, silence_s
+        self._process: subprocess.Popen[str] | None = None
+        self._newest: tuple[float, float, Message] | None = None
+        self._heard_s, self._pause_s = time.monotonic(), BACKOFF_S[0]
+        self._changed, self._closed = threading.Condition(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
-    def lines(self, wait_s: float) -> list[str]:
-        """Return the lines that have come; wait up to ``wait_s`` for the first of them."""
-        deadline_s = time.monotonic() + wait_s
-        if self._process is None:
-            time.sleep(max(0.0, min(wait_s, self._retry_s - time.monotonic())))
-            if time.monotonic() < self._retry_s:
-                return []
-            pipe = subprocess.PIPE
+    def newest(self, wait_s: float) -> tuple[float, float, Message | None]:
+        """Return monotonic and wall time of the newest message, and the message; each is given once.
+
+        Waits for one up to ``wait_s``, or until the child fails: then the time is now, the message None, and
+        ``reason`` says why.
+        """
+        with self._changed:
+            failures = self.failures
+            self._changed.wait_for(lambda: self._newest or self.failures > failures, wait_s)
+            found, self._newest = self._newest, None
+            if self._process is not None and time.monotonic() > self._heard_s + self._silence_s:
+                self._process.kill()
+            return found or (time.monotonic(), time.time(), None)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
             try:
-                self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+                reason = self._listen()
             except OSError as error:
-                return self.fail(f"cannot start {self._command[0]}: {error.strerror}")
-            self._rest, self._heard_s = b"", time.monotonic()
-        assert self._process.stdout is not None
-        file, poll = self._process.stdout.fileno(), select.poll()
-        poll.register(file, select.POLLIN)
-        while True:
-            limit_s = min(deadline_s, self._heard_s + self._silence_s)
-            if poll.poll(1000 * max(0.0, limit_s - time.monotonic())):
-                if not (data := os.read(file, 1 << 16)):
-                    return self.fail(f"{os.path.basename(self._command[0])} ended")
+                reason = f"cannot start {self._command[0]}: {error.strerror}"
+            with self._changed:
+                self.reason, self.failures = reason, self.failures + 1
+                self._changed.notify()
+            self._closed.wait(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, BACKOFF_S[1])
+
+    def _listen(self) -> str:
+        """Run the process to its end; return why it ended."""
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+        with subprocess.Popen(
+            self._command, stdin=pipe, stdout=pipe, stderr=nowhere, text=True, errors="replace"
+        ) as process:
+            self._heard_s, self._process = time.monotonic(), process
+            if self._closed.is_set():
+                process.kill()
+            for line in process.stdout or ():
                 self._heard_s = time.monotonic()
-                *lines, self._rest = (self._rest[-(1 << 16) :] + data).split(b"\n")
-                if lines:
-                    return [line.decode("utf-8", "replace") for line in lines]
-            elif time.monotonic() >= self._heard_s + self._silence_s:
-                return self.fail(f"silent for {self._silence_s:g} s")
-            if time.monotonic() >= deadline_s:
-                return []
-
-    def fail(self, reason: str) -> list[str]:
-        """End the process; it is started again after a pause that doubles with each failure."""
-        self.reason, self.failures = reason, self.failures + 1
-        self.close()
-        self._retry_s = time.monotonic() + self._backoff_s
-        self._backoff_s = min(2 * self._backoff_s, BACKOFF_S[1])
-        return []
-
-    def healthy(self) -> None:
-        """Say that the process did its work: the next failure waits only briefly."""
-        self._backoff_s = BACKOFF_S[0]
+                is_whole = line.endswith("\n")  # of a program that was killed it may be cut inside of a number
+                if is_whole and (message := self._parse(line)) is not None:
+                    with self._changed:
+                        self._newest = self._heard_s, time.time(), message
+                        self._changed.notify()
+                    self._pause_s = BACKOFF_S[0]
+            self._process = None
+        is_silent = time.monotonic() > self._heard_s + self._silence_s
+        return f"silent for {self._silence_s:g} s" if is_silent else f"{self._command[0].rpartition('/')[2]} ended"
 
     def close(self) -> None:
-        """End the process, by force where it does not follow."""
-        process, self._process = self._process, None
-        if process is not None:
-            with process:  # which closes the pipes and waits
-                process.terminate()
-                try:
-                    process.wait(1.0)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+        """End the process; twice does no harm."""
+        self._closed.set()
+        if (process := self._process) is not None:
+            process.kill()
+        self._thread.join()

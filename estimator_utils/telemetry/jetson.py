@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import DEFAULT_RAIL, Sample, Source, SourceError
-from .common import Missing, ZeroLoadCheck, plausible_power_w
+from .common import Missing, plausible_power_w
 
 # 128 bits, two transfers a cycle: true bytes a cycle of the memory clock. Orin Nano 8GB; derived from the
 # bus, not calibrated on a board. The 4GB module (p3767-0004) has half the bus and is left out.
@@ -168,7 +168,6 @@ class Sysfs(Source):
         self.name = "sysfs" if str(root) == "/sys" else f"sysfs:{root}"
         self.missing = Missing(self.name)
         self._root, self._rail = Path(root), rail
-        self._doubt = ZeroLoadCheck(self.missing)
         rails = self._search()
         if not rails:
             raise SourceError(f"no INA3221 power monitor under {root}/bus/i2c/devices: is this a Jetson?")
@@ -228,7 +227,7 @@ class Sysfs(Source):
             emc_clock_hz=rate_hz,
             source=self.name,
         )
-        self.missing.explain(sample, self._reasons)
+        sample = self.missing.check(sample, self._reasons)
         if self.missing and t_s - self._searched_s > SEARCH_AGAIN_S:
             self._search()
-        return self._doubt(sample)
+        return sample

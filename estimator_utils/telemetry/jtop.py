@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from estimator_utils.telemetry import DEFAULT_RAIL, IDENTITY_KEYS, Sample, Source, SourceError
-from estimator_utils.telemetry.common import Child, Missing, ZeroLoadCheck, plausible_power_w
+from estimator_utils.telemetry.common import Child, Missing, plausible_power_w
 
 MODULE = "estimator_utils.telemetry.jtop"
 OPEN_S = 15.0  # for connecting and a first reading: jtop starts to sample with its first client
@@ -54,53 +54,40 @@ class Jtop(Source):
         self.name = "jtop"
         self.missing = Missing(self.name)
         self._rail, self._wait_s = rail, min(3 * interval_s + 0.2, 2.0)
-        self._doubt = ZeroLoadCheck(self.missing)
         self._hello: dict[str, Any] = {}
-        self._error: str | None = None
-        self._last_s = 0.0
+        self._error = ""
         task = json.dumps([rail, interval_s, stale_s])
-        self._child = Child([*launch, sys.executable, "-m", MODULE, task], SILENCE_S)
+        self._child = Child([*launch, sys.executable, "-m", MODULE, task], self._parse, SILENCE_S)
         deadline_s = time.monotonic() + OPEN_S
         while not (self._hello or self._error or self._child.failures) and time.monotonic() < deadline_s:
-            self._newest(0.1)
+            time.sleep(0.05)
+            self._child.newest(0)  # which also watches that it speaks
         rails = self._hello.get("rails", [])
         if rail not in rails:
             self.close()
             found = f"expected the rail {rail!r}, found {rails}: name one with --rail"
             raise SourceError(f"jtop: {found if self._hello else self._error or self._child.reason}")
 
+    def _parse(self, line: str) -> dict[str, Any] | None:
+        """Return a reading; keep what else the child says: of the board at first, and why it ends."""
+        message: dict[str, Any] = json.loads(line)
+        if "rails" in message:
+            self._hello = message
+        self._error = message.get("error", "")
+        return None if "rails" in message or self._error else message
+
     def identity(self) -> dict[str, Any]:
         """Return what the service says of its board."""
         return {key: self._hello.get(key) for key in IDENTITY_KEYS} | {"rail": self._rail}
 
-    def _newest(self, wait_s: float) -> dict[str, Any] | None:
-        """Return the newest reading, waiting for one that was not given yet."""
-        deadline_s, newest = time.monotonic() + wait_s, None
-        while newest is None and (left_s := deadline_s - time.monotonic()) > 0:
-            for text in self._child.lines(left_s):
-                message = json.loads(text)
-                if "rails" in message:
-                    self._hello = message
-                elif "error" in message:
-                    self._error = message["error"]
-                elif message["t_s"] > self._last_s:
-                    newest, self._last_s, self._error = message, message["t_s"], None
-                    self._child.healthy()
-            if self._error is not None:
-                break
-        return newest
-
     def read(self) -> Sample:
-        """Return the next reading, stamped as it came to the client, or after a while only the time."""
-        found = self._newest(self._wait_s)
-        if found is None:
-            reason = f"no new reading: {self._error or self._child.reason}"
-            found = {"t_s": time.monotonic(), "wall_s": time.time(), "gone": reason}
-            self._last_s = found["t_s"]  # a reading on its way is older, and time does not fall
+        """Return the newest reading, stamped as it came, or after a while only the time."""
+        t_s, wall_s, message = self._child.newest(self._wait_s)
+        found = message or {"gone": f"no new reading: {self._error or self._child.reason}"}
         gone = found.get("gone")
         sample = Sample(
-            t_s=found["t_s"],
-            wall_s=found["wall_s"],
+            t_s=t_s,
+            wall_s=wall_s,
             power_w=plausible_power_w(_scaled(found.get("power_mw"), 1e-3), self._rail),
             gpu_util=_scaled(found.get("load_percent"), 1e-2, high=1.0),
             gpu_clock_hz=_scaled(found.get("gpu_khz"), 1e3, low=1.0),
@@ -116,8 +103,7 @@ class Jtop(Source):
             "dram_activity": NO_DRAM,
             "dram_bytes_per_s": NO_DRAM,
         }
-        self.missing.explain(sample, reasons)
-        return self._doubt(sample)
+        return self.missing.check(sample, reasons)
 
     def close(self) -> None:
         """End the child."""
@@ -191,25 +177,25 @@ def _serve(rail: str, interval_s: float, stale_s: float, say: Callable[[dict[str
     )
     uptime, before, moved_s = client.uptime, "", time.monotonic()
     while client.ok():
-        message = {"t_s": time.monotonic(), "wall_s": time.time()}
         if client.uptime <= uptime:  # the last of the previous client, or nothing new
             continue
         uptime = client.uptime
         now = repr((client.power, client.gpu, client.memory, client.temperature))
         if now != before:
-            before, moved_s = now, message["t_s"]
-        if message["t_s"] - moved_s > stale_s:
-            say(message | {"gone": f"the service gives the same for {stale_s:g} s"})
+            before, moved_s = now, time.monotonic()
+        if time.monotonic() - moved_s > stale_s:
+            say({"gone": f"the service gives the same for {stale_s:g} s"})
             continue
         nvml = _gpu(client, "freq", "governor") == "nvml"  # a 0 may then stand for no answer, clocks are in MHz
         load = _gpu(client, "status", "load")
-        found = {
-            "power_mw": _part(lambda: _rails(client)[rail]["power"]),
-            "load_percent": None if nvml and not load else load,
-            "gpu_khz": None if nvml else _gpu(client, "freq", "cur"),
-            "emc_khz": _part(lambda: client.memory["EMC"]["cur"]),
-        }
-        say(message | found)
+        say(
+            {
+                "power_mw": _part(lambda: _rails(client)[rail]["power"]),
+                "load_percent": None if nvml and not load else load,
+                "gpu_khz": None if nvml else _gpu(client, "freq", "cur"),
+                "emc_khz": _part(lambda: client.memory["EMC"]["cur"]),
+            }
+        )
     raise TimeoutError("its sampler is silent")
 
 

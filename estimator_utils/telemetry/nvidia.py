@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import IDENTITY_KEYS, Sample, Source, SourceError
-from .common import POWER_MAX_W, LogClock, Missing, ZeroLoadCheck, number
+from .common import POWER_MAX_W, LogClock, Missing, number
 
 # Accepted names, the best first. The plain name is instantaneous up to A100 and a mean of 1 s on newer GPUs.
 POWER = ("power.draw.instant", "instant_power_draw", "power.draw", "power_draw")
@@ -49,7 +49,6 @@ class SmiLog(Source):
         self.name = f"smi:{path}#{gpu}" if gpu else f"smi:{path}"
         self.missing = Missing(self.name)
         self._path = Path(path)
-        self._doubt = ZeroLoadCheck(self.missing)
         columns = next(self._rows(), (0.0, {}))[1]
         self._key = next((name for name in GPU if name in columns), None)
         self._power = POWER if columns.keys() & set(POWER) else MEAN_POWER
@@ -135,8 +134,7 @@ class SmiLog(Source):
                 emc_clock_hz=memory_mhz * 1e6 if memory_mhz else None,
                 source=self.name,
             )
-            self.missing.explain(sample, self._reasons)
-            yield self._doubt(sample)
+            yield self.missing.check(sample, self._reasons)
 
 
 def _wall_s(stamp: str) -> float | None:

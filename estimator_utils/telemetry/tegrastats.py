@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import DEFAULT_RAIL, IDENTITY_KEYS, Sample, Source, SourceError
-from .common import Child, LogClock, Missing, ZeroLoadCheck, number, plausible_power_w
+from .common import Child, LogClock, Missing, number, plausible_power_w
 from .jetson import ORIN_NANO_BYTES_PER_CYCLE, bytes_per_cycle, power_mode, read_text
 
 INTERVAL_S = 0.5  # of the program we start: half of the usual second, so that a poll finds a new line
@@ -89,7 +88,6 @@ class _Reader(Source):
     def __init__(self, name: str, rail: str) -> None:
         self.name, self._rail = name, rail
         self.missing = Missing(name)
-        self._doubt = ZeroLoadCheck(self.missing)
         emc = "the line has no share of the EMC or no clock with it: run tegrastats as root"
         self._reasons = {
             "power_w": f"the line has no rail {rail}, or 0 W",
@@ -120,8 +118,7 @@ class _Reader(Source):
             emc_clock_hz=line.emc_clock_hz,
             source=self.name,
         )
-        self.missing.explain(sample, self._reasons)
-        return self._doubt(sample)
+        return self.missing.check(sample, self._reasons)
 
 
 class TegrastatsLog(_Reader):
@@ -184,10 +181,10 @@ class Tegrastats(_Reader):
 
     def __init__(self, rail: str = DEFAULT_RAIL, command: Sequence[str] = COMMAND) -> None:
         super().__init__("tegrastats", rail)
-        self._child = Child(command, SILENCE_S)
         self._bus_bytes = bytes_per_cycle(SYS)
+        self._child = Child(command, parse_line, SILENCE_S)
         try:
-            self._check(self._newest(SILENCE_S), self._child.reason)
+            self._check(self._child.newest(SILENCE_S)[2], self._child.reason)
         except SourceError:
             self.close()
             raise
@@ -200,20 +197,10 @@ class Tegrastats(_Reader):
             "power_mode": power_mode(SYS),
         }
 
-    def _newest(self, wait_s: float) -> Line | None:
-        deadline_s, failures = time.monotonic() + wait_s, self._child.failures
-        while self._child.failures == failures and (left_s := deadline_s - time.monotonic()) > 0:
-            lines = [line for text in self._child.lines(left_s) if (line := parse_line(text))]
-            if lines:
-                self._child.healthy()
-                return replace(lines[-1], bus_bytes=self._bus_bytes)
-        return None
-
     def read(self) -> Sample:
-        """Return the next line's reading, stamped as it comes, or after a while only the time."""
-        self._child.lines(0)  # what waits in the pipe is old by up to a poll
-        line = self._newest(3 * INTERVAL_S)
-        return self._sample(line or Line(), time.monotonic(), time.time())
+        """Return the newest line's reading, stamped as it came, or after a while only the time."""
+        t_s, wall_s, line = self._child.newest(3 * INTERVAL_S)
+        return self._sample(replace(line or Line(), bus_bytes=self._bus_bytes), t_s, wall_s)
 
     def close(self) -> None:
         """End the program."""
