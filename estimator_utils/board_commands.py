@@ -30,12 +30,8 @@ def _source_arguments(parser: argparse.ArgumentParser, period_s: float) -> None:
 
 def _open_source(options: argparse.Namespace) -> Any:
     from estimator_utils import telemetry
-    from estimator_utils.telemetry import replay
 
-    kind, _, data = options.source.partition(":")
-    if kind == "replay" and data:
-        return replay.open_replay(data, options.period)
-    return telemetry.open_source(options.source, options.rail or telemetry.DEFAULT_RAIL)
+    return telemetry.open_source(options.source, options.rail or telemetry.DEFAULT_RAIL, options.period)
 
 
 def _record(commands: Any, command: Any) -> None:

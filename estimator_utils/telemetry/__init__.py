@@ -2,7 +2,7 @@
 
 ======================  ================================================================
 ``sysfs[:ROOT]``        the files of a Jetson; ROOT plays /sys
-``jtop[:SECONDS]``      the jtop service, asked for a reading every 0.5 s; it has no DRAM
+``jtop``                the jtop service, asked for a reading every 0.5 s; it has no DRAM
 ``tegrastats[:FILE]``   the program, or its log; ``FILE#SECONDS`` between undated lines
 ``smi:FILE``            a CSV log of nvidia-smi; ``FILE#GPU`` chooses one of several
 ``replay:DATA``         a recorded or virtual trace
@@ -21,6 +21,7 @@ IDENTITY_KEYS = ("device", "rail", "power_mode", "gpu_clock_hz", "emc_clock_hz")
 # The rail of the study: CPU, GPU and CV of an Orin Nano, without DRAM and SoC.
 DEFAULT_RAIL = "VDD_CPU_GPU_CV"
 SYS = "/sys"
+PERIOD_S = 1.5  # between two polls of the study
 
 
 class SourceError(RuntimeError):
@@ -105,7 +106,7 @@ class Source(Protocol):
         self.close()
 
 
-def open_source(name: str, rail: str = DEFAULT_RAIL) -> Source:
+def open_source(name: str, rail: str = DEFAULT_RAIL, period_s: float = PERIOD_S) -> Source:
     """Open a source by its name.
 
     Parameters
@@ -114,47 +115,42 @@ def open_source(name: str, rail: str = DEFAULT_RAIL) -> Source:
         As in the table of this module.
     rail : str
         The rail whose power is read, by its label; never another one instead.
+    period_s : float
+        How often a replay is polled; the pace of other sources is their reader's.
 
     Raises
     ------
     SourceError
         Where the name is unknown, or what it names cannot be read.
     """
-    kind, _, rest = name.partition(":")
-    if kind == "auto" and not rest:
+    from .common import number
+
+    kind, _, what = name.partition(":")
+    path, _, part = what.partition("#")
+    if name == "auto":
         return _detect(rail)
     if kind == "sysfs":
         from .jetson import Sysfs
 
-        return Sysfs(rest or SYS, rail)
-    if kind == "jtop":
+        return Sysfs(what or SYS, rail)
+    if name == "jtop":
         from .jtop import Jtop
 
-        return Jtop(rail, _seconds(rest or "0.5", name))
-    if kind == "tegrastats":
+        return Jtop(rail)
+    if kind == "tegrastats" and (step_s := number(part or "1", 0.01, 3600)):
         from .tegrastats import Tegrastats, TegrastatsLog
 
-        path, _, step = rest.partition("#")
-        return TegrastatsLog(path, rail, _seconds(step or "1", name)) if path else Tegrastats(rail)
-    if kind == "smi" and rest:
+        return TegrastatsLog(path, rail, step_s) if path else Tegrastats(rail)
+    if kind == "smi" and path:
         from .nvidia import SmiLog
 
-        return SmiLog(*rest.partition("#")[::2])
-    if kind == "replay" and rest:
+        return SmiLog(path, part)
+    if kind == "replay" and what:
         from .replay import open_replay
 
-        return open_replay(rest)
-    kinds = "sysfs[:ROOT], jtop[:SECONDS], tegrastats[:FILE], smi:FILE, replay:DATA or auto"
+        return open_replay(what, period_s)
+    kinds = "sysfs[:ROOT], jtop, tegrastats[:FILE[#SECONDS]], smi:FILE[#GPU], replay:DATA or auto"
     raise SourceError(f"expected a source {kinds}, found {name!r}")
-
-
-def _seconds(text: str, name: str) -> float:
-    from .common import number
-
-    value = number(text, 0.01, 3600)
-    if value is None:
-        raise SourceError(f"expected seconds between 0.01 and 3600 in {name!r}, found {text!r}")
-    return value
 
 
 def _detect(rail: str) -> Source:

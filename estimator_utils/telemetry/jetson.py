@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import DEFAULT_RAIL, Sample, Source, SourceError
-from .common import Missing, plausible_power_w
+from .common import Missing, number, plausible_power_w
 
 # 128 bits, two transfers a cycle: true bytes a cycle of the memory clock. Orin Nano 8GB; derived from the
 # bus, not calibrated on a board. The 4GB module (p3767-0004) has half the bus and is left out.
@@ -48,33 +48,22 @@ ROOT_ONLY = (
 )
 
 
-def read_text(path: Path) -> str | None:
-    """Return the content of a small text file, or None."""
+def read_text(path: str | Path) -> str | None:
+    """Return the content of a small text file, or None where it cannot be read.
+
+    The INA3221 waits for a conversion in a read, and may answer ENODATA, EAGAIN or ETIMEDOUT.
+    """
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip("\0 \n")
+        with open(path, "rb") as file:
+            return file.read().decode("utf-8", "replace").strip("\0 \n")
     except OSError:
         return None
 
 
 def read_number(path: str | None, low: float = 0, high: float = 1e12) -> float | None:
     """Return the number in a file of /sys, or None where it cannot be read or holds anything else."""
-    if path is None:
-        return None
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:  # the INA3221 waits for a conversion here, and may answer ENODATA, EAGAIN or ETIMEDOUT
-        text = os.read(file, 64).strip()
-    except OSError:
-        return None
-    finally:
-        os.close(file)
-    digits = text[1:] if text.startswith(b"-") else text
-    if not digits.isdigit() or len(digits) > 18:  # isdigit of bytes: ASCII alone
-        return None
-    value = float(text)
-    return value if low <= value <= high else None
+    text = None if path is None else read_text(path)
+    return None if text is None else number(text, low, high)
 
 
 def bytes_per_cycle(root: Path) -> int | None:
@@ -95,33 +84,27 @@ def power_mode(root: Path) -> str | None:
     return {int(key): name for key, name in names}.get(int(mode.group(1)))
 
 
-def find_rails(root: Path) -> dict[str, list[tuple[str, str, str]]]:
-    """Return for each rail of the INA3221 monitors its files of power, voltage and current.
+def find_rails(root: Path) -> dict[str, list[tuple[str, str]]]:
+    """Return for each rail of the INA3221 monitors its files of voltage (mV) and current (mA).
 
     Only this allow-list of drivers: ``power_supply`` and UCSI are no rails, the INA238 of Thor also measures
     what hangs behind its shunt. Unconnected channels and channel 7, a sum of shunt voltages, are skipped.
     """
-    rails: dict[str, list[tuple[str, str, str]]] = {}
+    rails: dict[str, list[tuple[str, str]]] = {}
     for device in sorted((root / "bus/i2c/devices").glob("*")):
         if "ina3221" not in (read_text(device / "name") or "").lower():
             continue
         for label in sorted([*device.glob("hwmon/*/in[123]_label"), *device.glob("iio:device*/rail_name_?")]):
             channel = label.name.strip("_abeilmnr")
-            power, volt, current = (
-                ("power{}_input", "in{}_input", "curr{}_input")
-                if label.name.startswith("in")
-                else ("in_power{}_input", "in_voltage{}_input", "in_current{}_input")
-            )
-            files = [f"{label.parent}/{name.format(channel)}" for name in (power, volt, current)]
+            volt, current = ("in", "curr") if label.name.startswith("in") else ("in_voltage", "in_current")
             if (rail := read_text(label)) and "NC" not in rail:
-                rails.setdefault(rail, []).append((files[0], files[1], files[2]))
+                files = (f"{label.parent}/{volt}{channel}_input", f"{label.parent}/{current}{channel}_input")
+                rails.setdefault(rail, []).append(files)
     return rails
 
 
-def read_power_w(power: str, volt: str, current: str) -> float | None:
-    """Return a rail's power from its file in mW (iio only), else from those in mV and mA."""
-    if "in_power" in power and (power_mw := read_number(power, -1e8, 1e8)) is not None:
-        return power_mw * 1e-3
+def read_power_w(volt: str, current: str) -> float | None:
+    """Return a rail's power from its files in mV and mA."""
     volt_mv, current_ma = read_number(volt, 0, 1e5), read_number(current, -1e6, 1e6)
     return None if volt_mv is None or current_ma is None else volt_mv * current_ma * 1e-6
 
@@ -177,7 +160,7 @@ class Sysfs(Source):
                 f" {sorted(rails)}: name one with --rail"
             )
 
-    def _search(self) -> dict[str, list[tuple[str, str, str]]]:
+    def _search(self) -> dict[str, list[tuple[str, str]]]:
         rails = find_rails(self._root)
         self._power = rails.get(self._rail, [])
         self._load, devfreq = find_gpu(self._root)

@@ -84,17 +84,7 @@ class Jtop(Source):
         """Return the newest reading, stamped as it came, or after a while only the time."""
         t_s, wall_s, message = self._child.newest(self._wait_s)
         found = message or {"gone": f"no new reading: {self._error or self._child.reason}"}
-        gone = found.get("gone")
-        sample = Sample(
-            t_s=t_s,
-            wall_s=wall_s,
-            power_w=plausible_power_w(_scaled(found.get("power_mw"), 1e-3), self._rail),
-            gpu_util=_scaled(found.get("load_percent"), 1e-2, high=1.0),
-            gpu_clock_hz=_scaled(found.get("gpu_khz"), 1e3, low=1.0),
-            # jtop's own stand-in for a rate that it cannot read is 1 kHz
-            emc_clock_hz=_scaled(found.get("emc_khz"), 1e3, low=1e4),
-            source=self.name,
-        )
+        gone = found.pop("gone", "")
         reasons = {
             "power_w": gone or f"the rail {self._rail} is gone; jtop's total is not taken instead",
             "gpu_util": gone or "jtop gives no load, or a 0 that stands for NVML's silence",
@@ -103,7 +93,7 @@ class Jtop(Source):
             "dram_activity": NO_DRAM,
             "dram_bytes_per_s": NO_DRAM,
         }
-        return self.missing.check(sample, reasons)
+        return self.missing.check(Sample(t_s, wall_s, source=self.name, **found), reasons)
 
     def close(self) -> None:
         """End the child."""
@@ -188,12 +178,14 @@ def _serve(rail: str, interval_s: float, stale_s: float, say: Callable[[dict[str
             continue
         nvml = _gpu(client, "freq", "governor") == "nvml"  # a 0 may then stand for no answer, clocks are in MHz
         load = _gpu(client, "status", "load")
+        power_w = _scaled(_part(lambda: _rails(client)[rail]["power"]), 1e-3)
         say(
             {
-                "power_mw": _part(lambda: _rails(client)[rail]["power"]),
-                "load_percent": None if nvml and not load else load,
-                "gpu_khz": None if nvml else _gpu(client, "freq", "cur"),
-                "emc_khz": _part(lambda: client.memory["EMC"]["cur"]),
+                "power_w": plausible_power_w(power_w, rail),
+                "gpu_util": None if nvml and not load else _scaled(load, 1e-2, high=1.0),
+                "gpu_clock_hz": None if nvml else _scaled(_gpu(client, "freq", "cur"), 1e3, low=1.0),
+                # jtop's own stand-in for a rate that it cannot read is 1 kHz
+                "emc_clock_hz": _scaled(_part(lambda: client.memory["EMC"]["cur"]), 1e3, low=1e4),
             }
         )
     raise TimeoutError("its sampler is silent")
