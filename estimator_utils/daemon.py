@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import math
 import signal
 import sys
 import threading
@@ -16,9 +14,32 @@ from estimator_utils.monitor import Monitor, Row, Settings
 from estimator_utils.session_log import SessionLog, session_line, with_unit
 from estimator_utils.telemetry import Sample, Source
 
-log = logging.getLogger("estimator_utils.daemon")
 
-Report = Callable[[Sample | None, list[Row]], None]
+def run(
+    monitor: Monitor,
+    report: Callable[[Sample | None, list[Row]], None],
+    speed: float = 1.0,
+    stop: threading.Event | None = None,
+) -> None:
+    """Monitor until ``stop`` is set, or the log or replay ends; an open session is kept for the next start.
+
+    Parameters
+    ----------
+    report : callable
+        Given each sample and the sessions it ended.
+    speed : float
+        The monitor's clock runs so many times faster; 0: as fast as a log or replay can be read.
+    """
+    stop, live = stop or threading.Event(), monitor.source.live
+    if speed < 0 or (live and speed == 0):
+        raise ValueError(
+            f"speed must be positive, or 0 with a log or replay; found {speed} with {monitor.source.name}"
+        )
+    report(None, monitor.carried)
+    for sample in (_poll if live else _read)(monitor, speed, stop):
+        report(sample, monitor.poll(sample))
+    if not live and not stop.is_set():
+        report(None, monitor.finish())
 
 
 def _poll(monitor: Monitor, speed: float, stop: threading.Event) -> Iterator[Sample]:
@@ -34,52 +55,16 @@ def _read(monitor: Monitor, speed: float, stop: threading.Event) -> Iterator[Sam
     period_s, last_s = monitor.settings.rule.period_s, monitor.last_s
     due_s = None if last_s is None else last_s + period_s
     for sample in monitor.source:
-        if due_s is None:
-            due_s = sample.t_s
+        due_s = sample.t_s if due_s is None else due_s
         if sample.t_s < due_s - 0.01 * period_s:
             continue  # logged before a restart, or a log that is denser than the polls
-        due_s += period_s * (math.floor((sample.t_s - due_s) / period_s + 0.01) + 1)
+        due_s = max(due_s + period_s, sample.t_s + period_s / 2)
         if speed and last_s is not None:
             stop.wait((sample.t_s - last_s) / speed)
         if stop.is_set():
             return
         last_s = sample.t_s
         yield sample
-
-
-def run(monitor: Monitor, report: Report, speed: float = 1.0, stop: threading.Event | None = None) -> None:
-    """Monitor until ``stop`` is set, or the log or replay ends; an open session is kept for the next start.
-
-    Parameters
-    ----------
-    report : callable
-        Given each sample and the sessions it ended.
-    speed : float
-        The monitor's clock runs so many times faster; 0: as fast as a log or replay can be read.
-    """
-    stop = stop or threading.Event()
-    if speed < 0 or (monitor.source.live and speed == 0):
-        raise ValueError(
-            f"speed must be positive, or 0 with a log or replay; found {speed} with {monitor.source.name}"
-        )
-    report(None, monitor.carried)
-    for sample in (_poll if monitor.source.live else _read)(monitor, speed, stop):
-        report(sample, monitor.poll(sample))
-    if not monitor.source.live and not stop.is_set():
-        report(None, monitor.finish())
-
-
-def reporter(monitor: Monitor, as_json: bool) -> Report:
-    """Return what prints ended sessions on stdout, and the live view where that is a terminal."""
-    live = sys.stdout.isatty() and not as_json
-
-    def report(sample: Sample | None, rows: list[Row]) -> None:
-        for row in rows:
-            print(("\r\x1b[K" if live else "") + (json.dumps(row) if as_json else session_line(row)), flush=True)
-        if live and sample is not None:
-            print("\r\x1b[K" + view_line(monitor, sample), end="", flush=True)
-
-    return report
 
 
 def view_line(monitor: Monitor, sample: Sample) -> str:
@@ -97,19 +82,27 @@ def view_line(monitor: Monitor, sample: Sample) -> str:
 def serve(
     source: Source, settings: Settings, log_path: str | None, keep_days: float, speed: float, as_json: bool
 ) -> None:
-    """Run the command ``monitor``: until SIGTERM, Ctrl-C or the end of a log, which all leave it resumable."""
-    stop = threading.Event()
+    """Run the command ``monitor``: until SIGTERM, Ctrl-C or the end of a log, which all leave it resumable.
+
+    Ended sessions are printed, and the live view where the output is a terminal.
+    """
+    stop, view = threading.Event(), sys.stdout.isatty() and not as_json
+    clear_line = "\r\x1b[K" if view else ""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     session_log = SessionLog(log_path, round(keep_days * 86_400 / settings.rule.period_s)) if log_path else None
     try:
         monitor = Monitor(source, settings, session_log)
-        if monitor.last_s is not None:
-            log.warning("%s: goes on after %.1f s of %s", log_path, monitor.last_s, source.name)
-        run(monitor, reporter(monitor, as_json), speed, stop)
+
+        def report(sample: Sample | None, rows: list[Row]) -> None:
+            for row in rows:
+                print(clear_line + (json.dumps(row) if as_json else session_line(row)), flush=True)
+            if view and sample is not None:
+                print(clear_line + view_line(monitor, sample), end="", flush=True)
+
+        run(monitor, report, speed, stop)
     finally:
-        if sys.stdout.isatty() and not as_json:
-            print()
+        print(end="\n" if view else "")
         source.close()
         if session_log is not None:
             session_log.close()

@@ -1,4 +1,4 @@
-"""The monitor: fed one sample at a time it notices training runs and writes down how many TFLOP each one took.
+"""The monitor: notices training runs in a source's samples and writes down how many TFLOP each one took.
 
 Verifier's side: it knows readings and a calibration, and nothing of the workload. `daemon` runs it.
 """
@@ -98,20 +98,42 @@ class Monitor:
             )
         self._digest = hashlib.sha256("".join(c.to_json() for c in settings.calibrations()).encode()).hexdigest()
         self._idle_w: deque[float] = deque(maxlen=IDLE_POLLS[1])
-        self._slept_s, self._missing = _slept_s() if source.live else 0.0, set(source.missing)
-        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip() if source.live else ""
+        self._slept_s, self._missing = _slept_s(), set(source.missing)
         self._unlogged: list[Row] | None = None  # sessions that wait for a log that cannot be written
         self.last_s: float | None = None  # the last poll, in the source's clock
         self.carried: list[Row] = []  # sessions that a restart ended
         self._reset()
+        # what a log must agree on, so that its open session can go on here
+        self._own = {
+            "source": source.name,
+            "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip() if source.live else "",
+            "told": f"{self._idle_power_w} W, {settings.rule}, merging {settings.merge_gap_s} s",
+        }
         if session_log is not None and (state := session_log.resume()):
             self._resume(state, session_log.path)
 
     def _reset(self) -> None:
-        rule, gap_s = self.settings.rule, self.settings.merge_gap_s
+        rule = self.settings.rule
         self.detector = Detector(self._idle_power_w, rule)
-        self._whole = Detector(self._idle_power_w, rule.merging(gap_s))  # over the dips inside of a run
+        self._whole = Detector(
+            self._idle_power_w, rule.merging(self.settings.merge_gap_s)
+        )  # over dips inside a run
         self._parts = 0
+
+    def _resume(self, state: dict[str, Any], path: Path) -> None:
+        if state["source"] != self.source.name:
+            raise LogError(f"{path}: holds {state['source']}, not {self.source.name}: give another --log")
+        self._parts = state["parts"]
+        self.detector.restore(state["detector"])
+        self._whole.restore(state["whole"])
+        if state["boot"] != self._own["boot"]:  # its clock began again, and no workload survived
+            self.carried = self.finish("machine restarted")
+            return
+        self.last_s = state["t_s"]
+        self.mark("monitor restarted")
+        if state["told"] != self._own["told"]:
+            self.mark("baseline or rule changed")
+        log.warning("%s: goes on after %.1f s of %s", path, self.last_s, self.source.name)
 
     def poll(self, sample: Sample) -> list[Row]:
         """Take one sample and log it; return the sessions that it ended, estimated.
@@ -122,12 +144,12 @@ class Monitor:
             Where the log of a replay cannot be written; with a live source the monitor goes on and tries again.
         """
         self._mark_troubles()
-        if (factor := self.settings.dram_counter_factor) != 1 and sample.dram_bytes_per_s is not None:
-            sample = replace(sample, dram_bytes_per_s=sample.dram_bytes_per_s / factor)
+        if sample.dram_bytes_per_s is not None:
+            sample = replace(sample, dram_bytes_per_s=sample.dram_bytes_per_s / self.settings.dram_counter_factor)
         was_open = self.detector.open
         ended, whole = self.detector.add(sample), self._whole.add(sample)
-        if self.detector.open != was_open and self._mismatch() != self._warning:
-            self._warning = self._mismatch()
+        if self.detector.open != was_open and (warning := self._mismatch()) != self._warning:
+            self._warning = warning
             self.mark("identity changed")
         rows = self._rows(ended, whole)
         idle = not self.detector.open and self.detector.ups == 0 and sample.gpu_util is not None
@@ -146,8 +168,16 @@ class Monitor:
 
     def mark(self, kind: str, seconds: float = 0.0) -> None:
         """Record an irregularity on the session that is open."""
-        for detector in (self.detector, self._whole):
-            detector.mark(kind, seconds)
+        self.detector.mark(kind, seconds)
+        self._whole.mark(kind, seconds)
+
+    def _mark_troubles(self) -> None:
+        for name in self.source.missing.keys() - self._missing:
+            self.mark(f"{name} lost")
+        self._missing = set(self.source.missing)
+        if self.source.live and (slept_s := _slept_s() - self._slept_s) > SLEEP_S:
+            self._slept_s += slept_s
+            self.mark("machine slept", slept_s)
 
     def estimate(self, session: Session) -> tuple[float | None, int | None, str]:
         """Return TFLOP and the equation that gave it, or None and None; and what there is to say about it."""
@@ -163,6 +193,7 @@ class Monitor:
         return None, None, f"no estimate: {note}, and no Eq. 2 calibration was given"
 
     def _rows(self, ended: Session | None, whole: Session | None) -> list[Row]:
+        """Return rows of a session that ended and, where it was the last of several fragments, of their whole."""
         rows = []
         if ended is not None:
             self._parts += 1
@@ -176,11 +207,11 @@ class Monitor:
     def _row(self, kind: str, session: Session, parts: int) -> Row:
         tflop, equation, note = self.estimate(session)
         idle_w = statistics.median(self._idle_w) if len(self._idle_w) >= IDLE_POLLS[0] else None
-        off = idle_w is not None and abs(idle_w - self._idle_power_w) > max(
-            IDLE_TOLERANCE_W, IDLE_TOLERANCE * self._idle_power_w
-        )
-        if off:
+        tolerance_w = max(IDLE_TOLERANCE_W, IDLE_TOLERANCE * self._idle_power_w)
+        if idle_w is not None and abs(idle_w - self._idle_power_w) > tolerance_w:
             note += f"{'; ' if note else ''}live idle is {idle_w:.3f} W, the baseline {self._idle_power_w:.3f} W"
+        # another root than /sys may be played: then nobody says whether it is a board
+        is_board = self.source.live and not self.source.name.startswith("sysfs:")
         return {
             "kind": kind,
             **asdict(session),
@@ -191,15 +222,10 @@ class Monitor:
             "warning": self._warning,
             "idle_check_w": idle_w,
             **self._found(),
-            "data": self._kind(),
+            "data": "recorded" if is_board else self.source.identity().get("kind"),
             "source": self.source.name,
             "calibration_sha256": self._digest,
         }
-
-    def _kind(self) -> str | None:
-        """Return "recorded" or "simulated", or None where nobody says: another root than /sys may be played."""
-        own = self.source.live and not self.source.name.startswith("sysfs:")
-        return "recorded" if own else self.source.identity().get("kind")
 
     def _found(self) -> dict[str, str | None]:
         said = self.source.identity()
@@ -219,26 +245,12 @@ class Monitor:
                 faults.append(str(error))
         return "; ".join(dict.fromkeys(faults))
 
-    def _mark_troubles(self) -> None:
-        for name in self.source.missing.keys() - self._missing:
-            self.mark(f"{name} lost")
-        self._missing = set(self.source.missing)
-        if self.source.live and (slept_s := _slept_s() - self._slept_s) > SLEEP_S:
-            self._slept_s += slept_s
-            self.mark("machine slept", slept_s)
-
     def _commit(self, sample: Sample | None, rows: list[Row]) -> None:
         if self._log is None:
             return
-        state = {
-            "source": self.source.name,
-            "boot": self._boot,
-            "t_s": self.last_s,
-            "told": self._told(),
-            "parts": self._parts,
-            "detectors": [self.detector.state(), self._whole.state()],
-        }
+        detectors = {"detector": self.detector.state(), "whole": self._whole.state()}
         try:
+            state = {**self._own, "t_s": self.last_s, "parts": self._parts, **detectors}
             self._log.commit(sample, state, [*(self._unlogged or ()), *rows])
         except LogError as error:
             if not self.source.live:
@@ -247,27 +259,10 @@ class Monitor:
                 log.error("%s; sessions are kept in memory and tried again at each poll", error)
             self._unlogged = [*(self._unlogged or ()), *rows]
             self.mark("poll not logged")
-            return
-        if self._unlogged is not None:
-            log.warning("%s: can be written again", self._log.path)
-        self._unlogged = None
-
-    def _told(self) -> str:
-        return f"{self._idle_power_w} W, {self.settings.rule}, merging {self.settings.merge_gap_s} s"
-
-    def _resume(self, state: dict[str, Any], path: Path) -> None:
-        if state["source"] != self.source.name:
-            raise LogError(f"{path}: holds {state['source']}, not {self.source.name}: give another --log")
-        self.last_s, self._parts = state["t_s"], state["parts"]
-        self.detector.restore(state["detectors"][0])
-        self._whole.restore(state["detectors"][1])
-        if state["boot"] != self._boot:  # its clock began again, and no workload survived
-            self.last_s = None
-            self.carried = self.finish("machine restarted")
-            return
-        self.mark("monitor restarted")
-        if state["told"] != self._told():
-            self.mark("baseline or rule changed")
+        else:
+            if self._unlogged is not None:
+                log.warning("%s: can be written again", self._log.path)
+            self._unlogged = None
 
 
 def _slept_s() -> float:

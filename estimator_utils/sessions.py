@@ -10,8 +10,8 @@ the same trapezoid over "busy = 1, idle = 0", so that energy and time always bel
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from estimator_utils.telemetry import Sample
@@ -134,34 +134,31 @@ class Tally(NamedTuple):
     in_gap: bool = False
     t_s: float | None = None
     peak_w: float | None = None
-    marks: tuple[tuple[str, int, float], ...] = ()
+    marks: Mapping[str, tuple[int, float]] = {}  # by kind: how often, seconds in all
 
     def mark(self, kind: str, seconds: float = 0.0) -> Tally:
         """Return the tally with an irregularity counted; memory grows with the kinds only."""
-        counts = {name: (name, n, total) for name, n, total in self.marks}
-        _, n, total = counts.get(kind, (kind, 0, 0.0))
-        counts[kind] = (kind, n + 1, total + seconds)
-        return self._replace(marks=tuple(counts.values()))
+        n, total_s = self.marks.get(kind, (0, 0.0))
+        return self._replace(marks={**self.marks, kind: (n + 1, total_s + seconds)})
 
     def add(self, sample: Sample, busy: float | None, idle_power_w: float, hole_s: float) -> Tally:
         """Return the tally with one poll more."""
-        t_s, power_w, util = sample.t_s, _known(sample.power_w), _known(sample.gpu_util)
+        power_w, util = _known(sample.power_w), _known(sample.gpu_util)
         net_w = None if power_w is None else max(power_w - idle_power_w, 0.0)
         values = (busy, net_w, _known(sample.dram_bytes_per_s), util)
-        step_s = 0.0 if self.t_s is None else t_s - self.t_s
+        step_s = 0.0 if self.t_s is None else sample.t_s - self.t_s
         missing = power_w is None or util is None
         broken = missing or not 0 <= step_s <= hole_s
         # where the source's clock started again nothing can be integrated across
         old = self.channels if step_s >= 0 else [channel._replace(t_s=None) for channel in self.channels]
-        return Tally(
-            channels=tuple(channel.add(t_s, value) for channel, value in zip(old, values, strict=True)),
+        return self._replace(
+            channels=tuple(channel.add(sample.t_s, value) for channel, value in zip(old, values, strict=True)),
             polls=self.polls + 1,
             gaps=self.gaps + (broken and not self.in_gap),
             gap_s=self.gap_s + (max(step_s, 0.0) if broken or self.in_gap else 0.0),
             in_gap=missing,
-            t_s=t_s,
+            t_s=sample.t_s,
             peak_w=max((w for w in (self.peak_w, power_w) if w is not None), default=None),
-            marks=self.marks,
         )
 
 
@@ -258,9 +255,9 @@ class Detector:
             return None
         tally = self.at_idle if self.downs and self.rule.edges == "unbiased" else self.tally
         busy, _, traffic, _ = tally.channels
-        marks = list((tally.mark(mark) if mark else tally).marks)
+        marks = dict((tally.mark(mark) if mark else tally).marks)
         if 0 < traffic.n < tally.polls:
-            marks.append(("poll without DRAM", tally.polls - traffic.n, 0.0))
+            marks["poll without DRAM"] = tally.polls - traffic.n, 0.0
         energy_j, traffic_b, util_s = (channel.total(tally.polls) for channel in tally.channels[1:])
         return Session(
             start_s=self.start_s,
@@ -275,20 +272,20 @@ class Detector:
             gaps=tally.gaps,
             gap_s=tally.gap_s,
             edges=self.rule.edges,
-            marks=tuple(f"{kind} x{n}" + (f" ({s:+.1f} s)" if s else "") for kind, n, s in marks),
+            marks=tuple(f"{kind} x{n}" + (f" ({s:+.1f} s)" if s else "") for kind, (n, s) in marks.items()),
             start_wall_s=self.start_wall_s,
         )
 
     def state(self) -> dict[str, Any]:
         """Return what it knows, in types that JSON takes."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("idle_power_w", "rule")}
+        return {name: value for name, value in vars(self).items() if name not in ("idle_power_w", "rule")}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned, through JSON or not."""
+        """Go on from what `state` returned and JSON kept."""
         for name, value in state.items():
-            if isinstance(value, (list, tuple)):
-                channels = tuple(Channel(*channel) for channel in value[0])
-                value = Tally._make((channels, *value[1:-1], tuple(tuple(mark) for mark in value[-1])))
+            if isinstance(value, list):
+                channels, *rest = value
+                value = Tally(tuple(Channel(*channel) for channel in channels), *rest)
             setattr(self, name, value)
 
 
