@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from estimator_utils import flops, schema, training
+from estimator_utils import flops, schema
 from estimator_utils.sessions import HOLE_POLLS, Rule, energy_j, traffic_tb
 from estimator_utils.telemetry import Source
+from estimator_utils.training import polls, watch
 from estimator_utils.workloads import SWEEPS, Workload, check_precision, default_device
 
-COPY_S = 10.0
 BAR = "{desc}{percentage:3.0f}%|{bar}| {n:.4g}/{total:.4g} TFLOP, {remaining} left"
 MISSING_SHARE = 0.1  # a run with more readings of power missing is not kept
 
@@ -43,11 +43,8 @@ def read_sweep(name: str) -> list[Workload]:
         return SWEEPS[name]()
     path, fields = Path(name), Workload.__dataclass_fields__
     try:
-        if path.suffix == ".json":
-            rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        else:
-            with path.open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
+        with path.open(newline="", encoding="utf-8") as file:
+            rows: list[dict[str, Any]] = json.load(file) if path.suffix == ".json" else list(csv.DictReader(file))
         sweep = []
         for row in rows:
             given: dict[str, Any] = {key: row[key] for key in fields if row.get(key) not in (None, "")}
@@ -68,7 +65,7 @@ def record(
     device: str | None = None,
     period_s: float = 0.5,
     idle_s: float = 90.0,
-    copy_s: float = COPY_S,
+    copy_s: float = 10.0,
     force: bool = False,
 ) -> schema.Metadata:
     """Record a sweep, or the part of it that is still missing.
@@ -112,10 +109,13 @@ def record(
         check_precision(workload.precision, device)
     folder = Path(output) / ".record" / table
 
-    idle = _once(folder / "idle.json", partial(_idle, source, idle_s, period_s, force))
+    idle = _once(folder / "idle.json", lambda: {"identity": said, **_idle(source, idle_s, period_s, force)})
     if idle["identity"] != said:
         raise RecordError(f"the sweep began on {idle['identity']}, this is {said}: record into another --output")
-    copy = _once(folder / "copy.json", partial(_copy, source, device, copy_s, period_s, idle["dram_bytes_per_s"]))
+    factor = None
+    if (idle_bytes_per_s := idle["dram_bytes_per_s"]) is not None:
+        measure_copy = partial(_copy, source, {"copy_s": copy_s, "device": device}, period_s, idle_bytes_per_s)
+        factor = _once(folder / "copy.json", measure_copy)["factor"]
     software = [
         f"torch {torch.__version__} on {device}, {platform.platform()}, read through {source.name}",
         f"truth by the closed form, attention backward {backward:g} times its forward",
@@ -124,33 +124,31 @@ def record(
     about = replace(
         about,
         **said,
-        dram_counter_factor=copy["factor"],
+        dram_counter_factor=factor,
         software="; ".join(software),
         date=about.date or idle["date"],
         precision=" ".join(dict.fromkeys(w.precision for w in sweep)),
     )
-    truths = [flops.closed_form(w, backward).tflop(w.steps) for w in sweep]
-    with tqdm(total=sum(truths), unit="TFLOP", bar_format=BAR) as bar:
-        for k, (workload, truth_tflop) in enumerate(zip(sweep, truths, strict=True)):
-            bar.set_description(f"{k + 1}/{len(sweep)} {workload.run}")
-            show = partial(_show, bar, sum(truths[:k]), truth_tflop)
-            measure = partial(
-                _run, source, workload, truth_tflop, device, period_s, idle["power_w"], copy["factor"], show
-            )
-            path = folder / "runs" / f"{workload.run}.json"
-            if path.exists():  # of no use for telling the time that is left
-                bar.initial = sum(truths[: k + 1])
-            row = _once(path, measure)["row"]
-            if asdict(workload).items() - row.items():
-                raise RecordError(f"{workload.run} was recorded with other settings: record into another --table")
+    files = {w: folder / "runs" / f"{w.run}.json" for w in sweep}
+    for workload, path in files.items():
+        if path.exists() and asdict(workload).items() - json.loads(path.read_text())["row"].items():
+            raise RecordError(f"{workload.run} was recorded with other settings: record into another --table")
+    truths = {w: flops.closed_form(w, backward).tflop(w.steps) for w in sweep if not files[w].exists()}
+    with tqdm(total=sum(truths.values()), unit="TFLOP", bar_format=BAR) as bar:
+        for workload, truth_tflop in truths.items():
+            bar.set_description(f"{sweep.index(workload) + 1}/{len(sweep)} {workload.run}")
+            show = partial(_show, bar, bar.n, truth_tflop)
+            known = {"idle_power_w": idle["power_w"], "truth_tflop": truth_tflop}
+            task = {"workload": workload, "device": device}
+            _once(files[workload], partial(_run, source, task, period_s, known, factor, show))
             show(1.0)
             _write(Path(output), about)
+    _write(Path(output), about)
     return about
 
 
 def _show(bar: Any, before: float, truth_tflop: float, share: float) -> None:
-    bar.n = before + share * truth_tflop
-    bar.refresh()
+    bar.update(before + share * truth_tflop - bar.n)
 
 
 def _once(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -172,45 +170,36 @@ def _write(output: Path, about: schema.Metadata) -> None:
         found = json.loads(path.read_text(encoding="utf-8"))
         table = path.parent.parent.name
         tables.setdefault(table, []).append(found["row"])
-        trace: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found["trace"].items()}
-        traces[f"{path.stem}-{table}"] = schema.Trace(**trace)
+        traces[f"{path.stem}-{table}"] = schema.Trace(**found["trace"])
     schema.write_dataset(output, about, dict(sorted(tables.items())), traces)
 
 
 def _idle(source: Source, idle_s: float, period_s: float, force: bool) -> dict[str, Any]:
     """Measure the baseline: the medians over ``idle_s``."""
-    polls = training.polls(source, period_s)
-    samples = [
-        next(polls) for _ in tqdm(range(max(2, round(idle_s / period_s))), desc="idle baseline", unit="poll")
-    ]
+    n, readings = max(2, round(idle_s / period_s)), polls(source, period_s)
+    samples = [next(readings) for _ in tqdm(range(n), desc="idle baseline", unit="poll")]
     power_w = [s.power_w for s in samples if s.power_w is not None]
     traffic = [s.dram_bytes_per_s for s in samples if s.dram_bytes_per_s is not None]
-    busy = sum(s.gpu_util is None or s.gpu_util > Rule().threshold for s in samples)
-    remarks = []
-    if len(power_w) <= len(samples) / 2:
+    if 2 * len(power_w) <= n:
         raise RecordError(f"{source.name} gave no power: {source.missing.get('power_w', 'reason unknown')}")
-    if busy > len(samples) / 20:
-        text = f"the GPU was busy, or its load unknown, at {busy} of {len(samples)} polls of the idle baseline"
-        if not force:
-            raise RecordError(f"{text}: end what runs on it, or take the baseline all the same with --force")
-        remarks.append(text)
-    dram = statistics.median(traffic) if traffic else None
+    busy = sum(s.gpu_util is None or s.gpu_util > Rule().threshold for s in samples)
+    is_busy = busy > n / 20
+    text = f"the GPU was busy, or its load unknown, at {busy} of {n} polls of the idle baseline"
+    if is_busy and not force:
+        raise RecordError(f"{text}: end what runs on it, or take the baseline all the same with --force")
     return {
         "power_w": statistics.median(power_w),
-        "dram_bytes_per_s": dram,
-        "remarks": remarks,
-        "identity": {key: value for key, value in source.identity().items() if value is not None},
+        "dram_bytes_per_s": statistics.median(traffic) if traffic else None,
+        "remarks": [text] if is_busy else [],
         "date": datetime.date.today().isoformat(),
     }
 
 
-def _copy(source: Source, device: str, copy_s: float, period_s: float, idle: float | None) -> dict[str, Any]:
-    """Measure counted bytes per true byte, with a copy of known size; None where DRAM is not read."""
-    if idle is None:
-        return {"factor": None}
-    samples, _, end = training.watch(source, {"copy_s": copy_s, "device": device}, period_s, lambda share: None)
+def _copy(source: Source, task: dict[str, Any], period_s: float, idle_bytes_per_s: float) -> dict[str, Any]:
+    """Measure counted bytes per true byte, with a copy of known size."""
+    samples, _, end = watch(source, task, period_s, lambda share: None)
     t_s = [s.t_s for s in samples]
-    counted = 1e12 * traffic_tb(t_s, [s.dram_bytes_per_s for s in samples]) - idle * (t_s[-1] - t_s[0])
+    counted = 1e12 * traffic_tb(t_s, [s.dram_bytes_per_s for s in samples]) - idle_bytes_per_s * (t_s[-1] - t_s[0])
     if not counted > 0:
         raise RecordError(
             f"a copy of {end['bytes'] / 1e9:.1f} GB moved the DRAM counter by {counted / 1e9:.1f} GB: it does not"
@@ -221,45 +210,42 @@ def _copy(source: Source, device: str, copy_s: float, period_s: float, idle: flo
 
 def _run(
     source: Source,
-    workload: Workload,
-    truth_tflop: float,
-    device: str,
+    task: dict[str, Any],
     period_s: float,
-    idle_power_w: float,
+    known: dict[str, float],
     factor: float | None,
     show: Callable[[float], None],
 ) -> dict[str, Any]:
     """Train one workload and return its row and its trace, in the clock of the launch."""
-    launch_s = time.monotonic()
-    samples, start, end = training.watch(source, {"workload": workload, "device": device}, period_s, show)
-    t_s = [s.t_s - launch_s for s in samples]
+    launch_s, workload = time.monotonic(), task["workload"]
+    samples, start, end = watch(source, task, period_s, show)
     power_w = [s.power_w for s in samples]
-    traffic = [None if s.dram_bytes_per_s is None or not factor else s.dram_bytes_per_s / factor for s in samples]
-    inside = [s for s in samples if start["t_s"] <= s.t_s <= end["t_s"]]
-    holes = sum(b.t_s - a.t_s > HOLE_POLLS * period_s for a, b in pairwise(samples))
-    if power_w.count(None) + holes > MISSING_SHARE * len(samples) or not inside:
-        raise RecordError(f"{workload.run}: too few readings of power ({source.missing}): it is not kept")
-    loads = [s.gpu_util for s in inside if s.gpu_util is not None]
-    known_b = sum(b is not None for b in traffic) > (1 - MISSING_SHARE) * len(traffic)
-    row = {
-        "run": workload.run,
-        **asdict(workload),
-        "duration_s": end["t_s"] - start["t_s"],
-        "idle_power_w": idle_power_w,
-        "energy_net_j": energy_j(t_s, power_w, idle_power_w),
-        "power_peak_w": max(s.power_w for s in inside if s.power_w is not None),
-        "gpu_util": statistics.fmean(loads) if loads else None,
-        "dram_tb": traffic_tb(t_s, traffic) if known_b else None,
-        "truth_tflop": truth_tflop,
-    }
     trace = schema.Trace(
-        t_s=tuple(t_s),
+        t_s=tuple(s.t_s - launch_s for s in samples),
         power_w=tuple(power_w),
         gpu_util=tuple(s.gpu_util for s in samples),
-        dram_bytes_per_s=tuple(traffic),
+        dram_bytes_per_s=tuple(
+            None if s.dram_bytes_per_s is None or not factor else s.dram_bytes_per_s / factor for s in samples
+        ),
         run=workload.run,
         launch_s=0.0,
         start_s=start["t_s"] - launch_s,
         end_s=end["t_s"] - launch_s,
     )
+    inside = [s for s in samples if start["t_s"] <= s.t_s <= end["t_s"]]
+    holes = sum(b.t_s - a.t_s > HOLE_POLLS * period_s for a, b in pairwise(samples))
+    if power_w.count(None) + holes > MISSING_SHARE * len(samples) or not inside:
+        raise RecordError(f"{workload.run}: too few readings of power ({source.missing}): it is not kept")
+    loads = [s.gpu_util for s in inside if s.gpu_util is not None]
+    has_traffic = trace.dram_bytes_per_s.count(None) < MISSING_SHARE * len(samples)
+    row = {
+        "run": workload.run,
+        **asdict(workload),
+        **known,
+        "duration_s": end["t_s"] - start["t_s"],
+        "energy_net_j": energy_j(trace.t_s, power_w, known["idle_power_w"]),
+        "power_peak_w": max(s.power_w for s in inside if s.power_w is not None),
+        "gpu_util": statistics.fmean(loads) if loads else None,
+        "dram_tb": traffic_tb(trace.t_s, trace.dram_bytes_per_s) if has_traffic else None,
+    }
     return {"row": row, "trace": asdict(trace)}

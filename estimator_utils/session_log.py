@@ -11,9 +11,9 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import astuple, fields
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from estimator_utils.sessions import Session
 from estimator_utils.telemetry import Sample
 
 APPLICATION_ID = 0x464C4F50  # "FLOP": tells this log from other SQLite files
+AROUND_POLLS = 20  # are shown before and after a session
 PRUNE_POLLS = 1000  # old samples are deleted once in so many polls
 SAMPLE_COLUMNS = tuple(f.name for f in fields(Sample))
 SESSION_COLUMNS = (
@@ -152,9 +153,7 @@ class SessionLog:
                 self._db.execute("PRAGMA synchronous = FULL")
             try:
                 with self._db:
-                    last = None
-                    if sample is not None:
-                        last = self._insert("samples", dict(zip(SAMPLE_COLUMNS, astuple(sample), strict=True)))
+                    last = self._insert("samples", vars(sample)) if sample is not None else None
                     for session in sessions:
                         row = {**session, "marks": "; ".join(session["marks"]), "sample_id": last}
                         self._insert("sessions", {name: row[name] for name in SESSION_COLUMNS})
@@ -163,13 +162,11 @@ class SessionLog:
                     if last is not None and self._polls % PRUNE_POLLS == 0:
                         self._db.execute("DELETE FROM samples WHERE id <= ?", (last - self._keep,))
             finally:
-                if sessions:
-                    self._db.execute("PRAGMA synchronous = NORMAL")
+                self._db.execute("PRAGMA synchronous = NORMAL")
 
-    def _insert(self, table: str, row: dict[str, Any]) -> int | None:
-        marks = ", ".join("?" * len(row))
-        text = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"
-        return self._db.execute(text, tuple(row.values())).lastrowid
+    def _insert(self, table: str, row: Mapping[str, Any]) -> int | None:
+        names, marks = ", ".join(row), ", ".join("?" * len(row))
+        return self._db.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(row.values())).lastrowid
 
     def close(self) -> None:
         """Close the log; twice does no harm."""
@@ -201,42 +198,34 @@ def session_line(row: dict[str, Any]) -> str:
     )
 
 
+def _query(path: str | Path, text: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    with _explained(Path(path)), closing(connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(text, parameters)]
+
+
 def read_sessions(path: str | Path) -> list[dict[str, Any]]:
     """Return the rows of the table ``sessions``, oldest first."""
-    with _explained(Path(path)):
-        connection = connect(path)
-        connection.row_factory = sqlite3.Row
-        rows = [dict(row) for row in connection.execute("SELECT * FROM sessions ORDER BY id")]
-        connection.close()
-    return rows
+    return _query(path, "SELECT * FROM sessions ORDER BY id")
 
 
-def read_samples(path: str | Path, session: int) -> list[Sample]:
-    """Return the logged samples of one session, with a little before and after it.
+def read_session(path: str | Path, session: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the row of one session, and its logged samples with a few polls before and after it.
 
     Raises
     ------
     LogError
         Where there is no such session, or its samples are no longer kept.
     """
-    found = [row for row in read_sessions(path) if row["id"] == session]
-    if not found:
-        raise LogError(f"{path}: there is no session {session}: list them with: sessions {path}")
-    row = found[0]
-    # The clock may have started again since: only the samples that led to this session count.
-    first_id = row["sample_id"] - row["polls"] - 100
-    margin_s = 0.05 * row["duration_s"] + 5
-    with _explained(Path(path)):
-        connection = connect(path)
-        rows = connection.execute(
-            f"SELECT {', '.join(SAMPLE_COLUMNS)} FROM samples"
-            " WHERE id BETWEEN ? AND ? + 100 AND t_s BETWEEN ? AND ? ORDER BY id",
-            (first_id, row["sample_id"], row["start_s"] - margin_s, row["end_s"] + margin_s),
-        ).fetchall()
-        connection.close()
+    rows = _query(path, "SELECT * FROM sessions WHERE id = ?", (session,))
     if not rows:
+        raise LogError(f"{path}: there is no session {session}: list them with: sessions {path}")
+    last = rows[0]["sample_id"]
+    between = (last - rows[0]["polls"] - AROUND_POLLS, last + AROUND_POLLS)
+    samples = _query(path, "SELECT * FROM samples WHERE id BETWEEN ? AND ? ORDER BY id", between)
+    if not samples:
         raise LogError(f"{path}: the samples of session {session} are no longer kept (--keep-days)")
-    return [Sample(*cells) for cells in rows]
+    return rows[0], samples
 
 
 def plot_session(path: str | Path, session: int, output: str | Path) -> None:
@@ -244,9 +233,8 @@ def plot_session(path: str | Path, session: int, output: str | Path) -> None:
     import matplotlib.pyplot as plt
     import numpy as np
 
-    samples = read_samples(path, session)
-    (row,) = (row for row in read_sessions(path) if row["id"] == session)
-    t_s = np.array([sample.t_s for sample in samples]) - row["start_s"]
+    row, samples = read_session(path, session)
+    t_s = np.array([sample["t_s"] for sample in samples]) - row["start_s"]
     channels = (
         ("power_w", 1.0, f"{row['rail'] or 'rail'} power (W)"),
         ("gpu_util", 100.0, "GPU load (%)"),
@@ -254,7 +242,7 @@ def plot_session(path: str | Path, session: int, output: str | Path) -> None:
     )
     figure, axes = plt.subplots(len(channels), 1, sharex=True, figsize=(7, 5), layout="constrained")
     for axis, (field, scale, label) in zip(axes, channels, strict=True):
-        values = np.array([getattr(sample, field) for sample in samples], dtype=float) * scale
+        values = np.array([sample[field] for sample in samples], dtype=float) * scale
         axis.plot(t_s, values, linewidth=0.8)
         axis.axvspan(0, row["end_s"] - row["start_s"], alpha=0.15)
         axis.set_ylabel(label)
@@ -267,21 +255,12 @@ def plot_session(path: str | Path, session: int, output: str | Path) -> None:
     plt.close(figure)
 
 
-def export_samples(path: str | Path, output: str | Path, chunk: int = 100_000) -> int:
-    """Write all kept samples to a Parquet file in constant memory; return their number."""
+def export_samples(path: str | Path, output: str | Path) -> int:
+    """Write all kept samples to a Parquet file; return their number."""
     import pandas as pd
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-    schema = pa.schema(
-        [("id", pa.int64()), *((name, pa.float64()) for name in SAMPLE_COLUMNS[:-1]), ("source", pa.string())]
-    )
-    total = 0
-    with _explained(Path(path)):
-        connection = connect(path)
-        with pq.ParquetWriter(output, schema) as writer:
-            for frame in pd.read_sql("SELECT * FROM samples ORDER BY id", connection, chunksize=chunk):
-                writer.write_table(pa.Table.from_pandas(frame, schema, preserve_index=False))
-                total += len(frame)
-        connection.close()
-    return total
+    with _explained(Path(path)), closing(connect(path)) as connection:
+        types = dict.fromkeys(SAMPLE_COLUMNS[:-1], float)  # a column without any reading too
+        samples = pd.read_sql("SELECT * FROM samples ORDER BY id", connection, dtype=types)
+    samples.to_parquet(output, index=False)
+    return len(samples)

@@ -5,6 +5,7 @@ Operator's side.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import threading
@@ -74,28 +75,24 @@ def watch(
     said: dict[str, dict[str, Any]] = {}
     try:
         for sample in polls(source, period_s):
-            ended = not child.is_alive()
-            while ours.poll():
-                try:
-                    event = ours.recv()
-                except (EOFError, ConnectionResetError):
-                    break
-                said[event["event"]] = event
-                show(event.get("share", 0.0))
+            has_ended = not child.is_alive()
+            with contextlib.suppress(EOFError, ConnectionResetError):
+                while ours.poll():
+                    event, more = ours.recv()
+                    said[event] = more
+                    show(more.get("share", 0.0))
             samples = [*(samples if "start" in said else ()), sample]
             if "end" in said and sample.t_s >= said["end"]["t_s"]:
                 break
-            if "error" in said or (ended and "end" not in said):
+            if "error" in said or (has_ended and "end" not in said):
                 reason = said.get("error", {}).get("text", f"its process ended with status {child.exitcode}")
                 raise TrainingError(f"{task} failed: {reason}")
     finally:
         child.kill()
         child.join()
         ours.close()
-    start, end = said["start"], said["end"]
-    first = max(k for k, s in enumerate(samples) if s.t_s <= start["t_s"] or k == 0)
-    last = min(k for k, s in enumerate(samples) if s.t_s >= end["t_s"])
-    return samples[first : last + 1], start, end
+    first = max(k for k, s in enumerate(samples) if s.t_s <= said["start"]["t_s"] or k == 0)
+    return samples[first:], said["start"], said["end"]
 
 
 def _child(task: dict[str, Any], parent: Any) -> None:
@@ -103,27 +100,28 @@ def _child(task: dict[str, Any], parent: Any) -> None:
     device = task["device"]
 
     def end_with_parent() -> None:
-        try:
+        with contextlib.suppress(EOFError, OSError):
             parent.recv()  # nothing ever comes
-        except (EOFError, OSError):
-            os._exit(1)
+        os._exit(1)
 
     def say(event: str, **more: Any) -> None:
-        if device == "cuda" and event in ("start", "end"):
+        if device == "cuda" and event != "step":
             torch.cuda.synchronize()
-        parent.send({"event": event, "t_s": time.monotonic(), **more})
+        parent.send((event, {"t_s": time.monotonic(), **more}))
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
-        (_train if "workload" in task else _copy)(task, say)
+        if "workload" in task:
+            _train(task["workload"], device, say)
+        else:
+            _copy(task["copy_s"], device, say)
     except Exception as error:  # whatever it is, the parent tells it
         say("error", text=f"{type(error).__name__}: {error}")
     os._exit(0)
 
 
-def _train(task: dict[str, Any], say: Callable[..., None]) -> None:
-    workload: Workload = task["workload"]
-    step = training_step(workload, task["device"])
+def _train(workload: Workload, device: str, say: Callable[..., None]) -> None:
+    step = training_step(workload, device)
     say("start")
     said_s = time.monotonic()
     for done in range(1, workload.steps + 1):
@@ -134,12 +132,11 @@ def _train(task: dict[str, Any], say: Callable[..., None]) -> None:
     say("end", share=1.0)
 
 
-def _copy(task: dict[str, Any], say: Callable[..., None]) -> None:
-    device = task["device"]
+def _copy(copy_s: float, device: str, say: Callable[..., None]) -> None:
     here, there = (torch.ones(COPY_BYTES, dtype=torch.uint8, device=device) for _ in range(2))
     copies = 0
     say("start")
-    end_s = time.monotonic() + task["copy_s"]
+    end_s = time.monotonic() + copy_s
     while time.monotonic() < end_s:
         there.copy_(here)
         if device == "cuda":

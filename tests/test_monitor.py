@@ -490,7 +490,7 @@ def test_old_samples_are_pruned_and_sessions_stay(tmp_path):
     assert samples.t_s.iloc[-1] == 1.5 * 2499
     assert len(read_sessions(tmp_path / "log.sqlite")) == 1
     with pytest.raises(LogError, match="no longer kept"):
-        session_log.read_samples(tmp_path / "log.sqlite", 1)
+        session_log.read_session(tmp_path / "log.sqlite", 1)
 
 
 def test_sessions_are_plotted_and_samples_exported(tmp_path):
@@ -498,12 +498,12 @@ def test_sessions_are_plotted_and_samples_exported(tmp_path):
     log = SessionLog(path)
     rows = rows_of(a_replay(kind="simulated"), SETTINGS, log)
     log.close()
-    samples = session_log.read_samples(path, 2)
-    assert samples[0].t_s < rows[1]["start_s"] < rows[1]["end_s"] < samples[-1].t_s
-    assert all(isinstance(sample, Sample) for sample in samples)
+    row, samples = session_log.read_session(path, 2)
+    assert row["energy_net_j"] == rows[1]["energy_net_j"]
+    assert samples[0]["t_s"] < rows[1]["start_s"] < rows[1]["end_s"] < samples[-1]["t_s"]
     session_log.plot_session(path, 2, tmp_path / "session.png")
     assert (tmp_path / "session.png").read_bytes().startswith(b"\x89PNG")
-    assert session_log.export_samples(path, tmp_path / "samples.parquet", chunk=150) == 400
+    assert session_log.export_samples(path, tmp_path / "samples.parquet") == 400
     exported = pd.read_parquet(tmp_path / "samples.parquet")
     pd.testing.assert_frame_equal(
         exported[["t_s", "power_w", "gpu_util"]],
