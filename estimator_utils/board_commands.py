@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from estimator_utils.schema import PRECISIONS
@@ -17,15 +18,12 @@ def add(commands: Any, command: Any) -> None:
 
 
 def _source_arguments(parser: argparse.ArgumentParser, period_s: float) -> None:
-    parser.add_argument(
-        "--source",
-        default="auto",
-        help="sysfs[:ROOT], jtop, tegrastats[:FILE], smi:FILE, replay:DATA, or auto: the first that gives power",
-    )
+    sources = "sysfs[:ROOT], jtop, tegrastats[:FILE], smi:FILE, replay:DATA, or auto: the first that gives power"
+    parser.add_argument("--source", default="auto", help=sources)
     parser.add_argument("--period", type=float, default=period_s, metavar="S", help="seconds between two polls")
-    parser.add_argument("--rail", help="the power rail that is read, by its label")
-    for name in ("device", "power-mode"):
-        parser.add_argument(f"--{name}", help="declared where the source does not say")
+    parser.add_argument("--rail", help="label of the power rail; VDD_CPU_GPU_CV where left out")
+    parser.add_argument("--device", help="declared where the source does not say")
+    parser.add_argument("--power-mode", help="declared where the source does not say")
 
 
 def _open_source(options: argparse.Namespace) -> Any:
@@ -36,49 +34,29 @@ def _open_source(options: argparse.Namespace) -> Any:
 
 def _record(commands: Any, command: Any) -> None:
     def run(options: argparse.Namespace) -> None:
-        from pathlib import Path
-
         from estimator_utils import record
         from estimator_utils.schema import Metadata
 
-        about = Metadata(
-            name=options.name or Path(options.output).resolve().name,
-            kind="simulated" if options.simulated else "recorded",
-            **{key: getattr(options, key) for key in ("device", "rail", "power_mode", "who", "licence")},
-        )
+        kind, name = "simulated" if options.simulated else "recorded", Path(options.output).resolve().name
+        about = Metadata(name, kind, options.device, options.rail, options.power_mode)
         sweep = record.read_sweep(options.sweep)
+        pace = {"period_s": options.period, "idle_s": options.idle_s, "copy_s": options.copy_s}
         with _open_source(options) as source:
             about = record.record(
-                source,
-                sweep,
-                options.output,
-                about,
-                table=options.table,
-                device=options.train_on,
-                period_s=options.period,
-                idle_s=options.idle_s,
-                copy_s=options.copy_s,
-                force=options.force,
+                source, sweep, options.output, about, table=options.table, device=options.train_on, **pace
             )
         print(json.dumps(asdict(about)) if options.json else f"{len(sweep)} runs in {options.output}")
 
     parser = command(commands, "record", run, "record a calibration sweep on a board into a dataset folder")
     _source_arguments(parser, period_s=0.5)
-    parser.add_argument(
-        "--output", required=True, metavar="DIR", help="dataset folder; an interrupted sweep goes on"
-    )
-    parser.add_argument("--sweep", default="study", help="study, study-reduced-precision, or a CSV or JSON file")
-    parser.add_argument("--table", default="trial1", help="name of the runs table: a repeated sweep is trial2")
-    parser.add_argument("--name", help="of the dataset; the folder's name where left out")
-    parser.add_argument("--idle-s", type=float, default=90.0, help="length of the idle baseline")
-    parser.add_argument(
-        "--copy-s", type=float, default=10.0, help="length of the copy that measures the DRAM counter"
-    )
-    parser.add_argument("--train-on", choices=("cpu", "cuda"), help="device; cuda where there is one")
-    parser.add_argument("--simulated", action="store_true", help="the source is no real board")
-    parser.add_argument("--force", action="store_true", help="take the idle baseline although the GPU is busy")
-    for name in ("who", "licence"):
-        parser.add_argument(f"--{name}", help="noted in the dataset")
+    add = parser.add_argument
+    add("--output", required=True, metavar="DIR", help="dataset folder; an interrupted sweep goes on")
+    add("--sweep", default="study", help="study, study-reduced-precision, or a CSV or JSON file of workloads")
+    add("--table", default="trial1", help="name of the runs table: a repeated sweep is trial2")
+    add("--idle-s", type=float, default=90.0, metavar="S", help="length of the idle baseline")
+    add("--copy-s", type=float, default=10.0, metavar="S", help="length of the copy that gauges the DRAM counter")
+    add("--train-on", choices=("cpu", "cuda"), help="device; cuda where there is one")
+    add("--simulated", action="store_true", help="the source is no real board")
 
 
 def _monitor(commands: Any, command: Any) -> None:
@@ -103,31 +81,18 @@ def _monitor(commands: Any, command: Any) -> None:
 
     parser = command(commands, "monitor", run, "watch a board and estimate the TFLOP of each training run")
     _source_arguments(parser, period_s=1.5)
-    parser.add_argument("--precision", choices=PRECISIONS, help="of the runs: no sensor can tell it")
-    parser.add_argument("--calibration", required=True, help="file written by calibrate -o")
-    parser.add_argument("--fallback", metavar="FILE", help="a calibration of Eq. 2, where DRAM is missing")
-    parser.add_argument("--log", help="SQLite file; without it nothing is kept, and a stop loses the open session")
-    parser.add_argument(
-        "--keep-days",
-        type=float,
-        default=30,
-        metavar="DAYS",
-        help="of samples to keep, 5 MB a day; sessions stay",
-    )
-    parser.add_argument("--idle-w", type=float, help="idle baseline in place of the calibration's, W")
-    parser.add_argument(
-        "--dram-factor", type=float, default=1.0, help="counted per true byte, as record measured it"
-    )
-    parser.add_argument("--edges", choices=("unbiased", "study"), default="unbiased", help="of the sessions")
-    parser.add_argument(
-        "--merge-gap", type=float, default=0.0, metavar="S", help="join fragments no further apart"
-    )
-    parser.add_argument(
-        "--speed", type=float, default=1.0, help="of the monitor's clock; 0: as fast as a log is read"
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="use a calibration of another board, marking estimates"
-    )
+    add = parser.add_argument
+    add("--precision", choices=PRECISIONS, help="of the runs: no sensor can tell it")
+    add("--calibration", required=True, metavar="FILE", help="written by calibrate -o")
+    add("--fallback", metavar="FILE", help="a calibration of Eq. 2, used where DRAM is missing")
+    add("--log", metavar="FILE", help="SQLite; without it nothing is kept, and a stop loses the open session")
+    add("--keep-days", type=float, default=30, metavar="DAYS", help="of samples, 5 MB a day; sessions all stay")
+    add("--idle-w", type=float, metavar="W", help="idle baseline in place of the calibration's")
+    add("--dram-factor", type=float, default=1.0, help="counted per true byte, as record measured it")
+    add("--edges", choices=("unbiased", "study"), default="unbiased", help="between which a session is integrated")
+    add("--merge-gap", type=float, default=0.0, metavar="S", help="list fragments no further apart as one, too")
+    add("--speed", type=float, default=1.0, help="of the monitor's clock; 0: as fast as a log is read")
+    add("--force", action="store_true", help="use a calibration of another board, marking estimates")
 
 
 def _sessions(commands: Any, command: Any) -> None:
@@ -147,5 +112,5 @@ def _sessions(commands: Any, command: Any) -> None:
     parser = command(commands, "sessions", run, "list the sessions in a monitor's log, plot one, export samples")
     parser.add_argument("log", metavar="LOG", help="file written by monitor --log")
     parser.add_argument("--plot", type=int, metavar="ID", help="draw one session")
-    parser.add_argument("-o", "--output", help="of the plot: a PNG, PDF or SVG file")
+    parser.add_argument("-o", "--output", metavar="FILE", help="of the plot: PNG, PDF or SVG")
     parser.add_argument("--export", metavar="FILE", help="write all kept samples to a Parquet file")

@@ -66,7 +66,6 @@ def record(
     period_s: float = 0.5,
     idle_s: float = 90.0,
     copy_s: float = 10.0,
-    force: bool = False,
 ) -> schema.Metadata:
     """Record a sweep, or the part of it that is still missing.
 
@@ -82,8 +81,6 @@ def record(
         Where the workloads train.
     period_s, idle_s, copy_s : float
         Between two readings; length of the idle baseline and of the copy that measures the DRAM counter.
-    force : bool
-        Take the baseline although the GPU is busy; the dataset says so.
 
     Returns
     -------
@@ -109,23 +106,19 @@ def record(
         check_precision(workload.precision, device)
     folder = Path(output) / ".record" / table
 
-    idle = _once(folder / "idle.json", lambda: {"identity": said, **_idle(source, idle_s, period_s, force)})
+    idle = _once(folder / "idle.json", lambda: {"identity": said, **_idle(source, idle_s, period_s)})
     if idle["identity"] != said:
         raise RecordError(f"the sweep began on {idle['identity']}, this is {said}: record into another --output")
     factor = None
     if (idle_bytes_per_s := idle["dram_bytes_per_s"]) is not None:
         measure_copy = partial(_copy, source, {"copy_s": copy_s, "device": device}, period_s, idle_bytes_per_s)
         factor = _once(folder / "copy.json", measure_copy)["factor"]
-    software = [
-        f"torch {torch.__version__} on {device}, {platform.platform()}, read through {source.name}",
-        f"truth by the closed form, attention backward {backward:g} times its forward",
-        *idle["remarks"],
-    ]
     about = replace(
         about,
         **said,
         dram_counter_factor=factor,
-        software="; ".join(software),
+        software=f"torch {torch.__version__} on {device}, {platform.platform()}, read through {source.name};"
+        f" truth by the closed form, attention backward {backward:g} times its forward",
         date=about.date or idle["date"],
         precision=" ".join(dict.fromkeys(w.precision for w in sweep)),
     )
@@ -174,7 +167,7 @@ def _write(output: Path, about: schema.Metadata) -> None:
     schema.write_dataset(output, about, dict(sorted(tables.items())), traces)
 
 
-def _idle(source: Source, idle_s: float, period_s: float, force: bool) -> dict[str, Any]:
+def _idle(source: Source, idle_s: float, period_s: float) -> dict[str, Any]:
     """Measure the baseline: the medians over ``idle_s``."""
     n, readings = max(2, round(idle_s / period_s)), polls(source, period_s)
     samples = [next(readings) for _ in tqdm(range(n), desc="idle baseline", unit="poll")]
@@ -183,14 +176,13 @@ def _idle(source: Source, idle_s: float, period_s: float, force: bool) -> dict[s
     if 2 * len(power_w) <= n:
         raise RecordError(f"{source.name} gave no power: {source.missing.get('power_w', 'reason unknown')}")
     busy = sum(s.gpu_util is None or s.gpu_util > Rule().threshold for s in samples)
-    is_busy = busy > n / 20
-    text = f"the GPU was busy, or its load unknown, at {busy} of {n} polls of the idle baseline"
-    if is_busy and not force:
-        raise RecordError(f"{text}: end what runs on it, or take the baseline all the same with --force")
+    if busy > n / 20:
+        raise RecordError(
+            f"the GPU was busy, or its load unknown, at {busy} of {n} idle polls: end what runs on it"
+        )
     return {
         "power_w": statistics.median(power_w),
         "dram_bytes_per_s": statistics.median(traffic) if traffic else None,
-        "remarks": [text] if is_busy else [],
         "date": datetime.date.today().isoformat(),
     }
 

@@ -145,14 +145,11 @@ def test_a_sweep_is_not_resumed_on_another_board_or_with_other_settings(recorded
         board.put("../var/lib/nvpmodel/status", "pmode:0001")
 
 
-def test_a_busy_board_has_no_idle_baseline_unless_forced(tmp_path):
+def test_a_busy_board_has_no_idle_baseline(tmp_path):
     board = Board(tmp_path / "sys")
     board.set(gpu_util=0.5)
-    with Sysfs(board.root) as source:
-        with pytest.raises(RecordError, match=r"busy.*--force"):
-            record.record(source, SWEEP, tmp_path / "played", ABOUT, **FAST)
-        found = record._idle(source, 0.2, 0.05, force=True)
-    assert "the GPU was busy" in found["remarks"][0]
+    with Sysfs(board.root) as source, pytest.raises(RecordError, match=r"busy.*end what runs on it"):
+        record.record(source, SWEEP, tmp_path / "played", ABOUT, **FAST)
     assert not (tmp_path / "played" / "dataset.json").exists()
 
 

@@ -100,12 +100,6 @@ class Jtop(Source):
         self._child.close()
 
 
-def _scaled(value: Any, scale: float, low: float = -math.inf, high: float = 1e12) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return value * scale if low <= value * scale <= high else None
-
-
 def _connect(interval_s: float) -> Any:
     """Return a connected client that asks for no more than the service gives.
 
@@ -126,31 +120,27 @@ def _connect(interval_s: float) -> Any:
         interval_s = client.interval
 
 
-def _part(read: Callable[[], Any]) -> Any:
-    """Return a part of jtop's answer; None where this board, release or moment lacks it."""
+def _value(part: Any, *path: str, scale: float = 1.0, low: float = -math.inf, high: float = 1e12) -> float | None:
+    """Return a number of jtop's answer, scaled; None where this board, release or moment lacks it."""
     try:
-        return read()
-    except (KeyError, IndexError, TypeError, AttributeError, StopIteration):
+        for key in path:
+            part = part[key]
+    except (KeyError, TypeError):
         return None
+    if isinstance(part, bool) or not isinstance(part, (int, float)) or not low <= part * scale <= high:
+        return None
+    return part * scale
 
 
 def _rails(client: Any) -> dict[str, Any]:
     """Return the rails by name; the total is one only where jtop says which rail it is."""
     total = client.power.get("tot", {})
-    own = {total["name"]: total} if "name" in total else {}
-    return dict(client.power.get("rail", {})) | own
+    return dict(client.power.get("rail", {})) | ({total["name"]: total} if "name" in total else {})
 
 
-def _gpu(client: Any, *path: str) -> Any:
-    """Return a value of the first GPU: two of the same load are one (jetson_stats #362)."""
-
-    def walk() -> Any:
-        value = next(iter(client.gpu.values()))
-        for key in path:
-            value = value[key]
-        return value
-
-    return _part(walk)
+def _gpu(client: Any) -> dict[str, Any]:
+    """Return the first GPU: two of the same load are one (jetson_stats #362)."""
+    return dict(next(iter(client.gpu.values()), {}))
 
 
 def _serve(rail: str, interval_s: float, stale_s: float, say: Callable[[dict[str, Any]], None]) -> None:
@@ -159,33 +149,33 @@ def _serve(rail: str, interval_s: float, stale_s: float, say: Callable[[dict[str
     say(
         {
             "rails": sorted(_rails(client)),
-            "device": _part(lambda: client.board["hardware"]["Model"]),
-            "power_mode": _part(lambda: client.nvpmodel.name),
-            "gpu_clock_hz": _part(lambda: 1000 * _gpu(client, "freq", "max")),
-            "emc_clock_hz": _part(lambda: 1000 * client.memory["EMC"]["max"]),
+            "device": client.board.get("hardware", {}).get("Model"),
+            "power_mode": client.nvpmodel.name if client.nvpmodel else None,
+            "gpu_clock_hz": _value(_gpu(client), "freq", "max", scale=1e3),
+            "emc_clock_hz": _value(client.memory, "EMC", "max", scale=1e3),
         }
     )
     uptime, before, moved_s = client.uptime, "", time.monotonic()
     while client.ok():
         if client.uptime <= uptime:  # the last of the previous client, or nothing new
             continue
-        uptime = client.uptime
-        now = repr((client.power, client.gpu, client.memory, client.temperature))
+        uptime, gpu = client.uptime, _gpu(client)
+        now = repr((client.power, gpu, client.memory, client.temperature))
         if now != before:
             before, moved_s = now, time.monotonic()
         if time.monotonic() - moved_s > stale_s:
             say({"gone": f"the service gives the same for {stale_s:g} s"})
             continue
-        nvml = _gpu(client, "freq", "governor") == "nvml"  # a 0 may then stand for no answer, clocks are in MHz
-        load = _gpu(client, "status", "load")
-        power_w = _scaled(_part(lambda: _rails(client)[rail]["power"]), 1e-3)
+        # through NVML a load of 0 may stand for no answer, and clocks are in MHz
+        nvml = gpu.get("freq", {}).get("governor") == "nvml"
+        load = _value(gpu, "status", "load", scale=1e-2, high=1.0)
         say(
             {
-                "power_w": plausible_power_w(power_w, rail),
-                "gpu_util": None if nvml and not load else _scaled(load, 1e-2, high=1.0),
-                "gpu_clock_hz": None if nvml else _scaled(_gpu(client, "freq", "cur"), 1e3, low=1.0),
+                "power_w": plausible_power_w(_value(_rails(client), rail, "power", scale=1e-3), rail),
+                "gpu_util": None if nvml and not load else load,
+                "gpu_clock_hz": None if nvml else _value(gpu, "freq", "cur", scale=1e3, low=1.0),
                 # jtop's own stand-in for a rate that it cannot read is 1 kHz
-                "emc_clock_hz": _scaled(_part(lambda: client.memory["EMC"]["cur"]), 1e3, low=1e4),
+                "emc_clock_hz": _value(client.memory, "EMC", "cur", scale=1e3, low=1e4),
             }
         )
     raise TimeoutError("its sampler is silent")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,15 +104,16 @@ class _Reader(Source):
             )
 
     def _sample(self, line: Line, t_s: float, wall_s: float | None) -> Sample:
-        power_mw, factors = line.power_mw.get(self._rail), (line.emc_share, line.emc_clock_hz, line.bus_bytes)
-        known = [factor for factor in factors if factor is not None]
+        power_mw, bytes_per_s = line.power_mw.get(self._rail), None
+        if line.emc_share is not None and line.emc_clock_hz is not None and line.bus_bytes is not None:
+            bytes_per_s = line.emc_share * line.emc_clock_hz * line.bus_bytes
         sample = Sample(
             t_s=t_s,
             wall_s=wall_s,
             power_w=plausible_power_w(None if power_mw is None else power_mw / 1000, self._rail),
             gpu_util=line.gpu_util,
             dram_activity=line.emc_share,
-            dram_bytes_per_s=math.prod(known) if len(known) == len(factors) else None,
+            dram_bytes_per_s=bytes_per_s,
             gpu_clock_hz=line.gpu_clock_hz,
             emc_clock_hz=line.emc_clock_hz,
             source=self.name,
