@@ -6,13 +6,12 @@ import json
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from estimator_utils.monitor import Monitor, Row, Settings
 from estimator_utils.session_log import SessionLog, session_line, with_unit
-from estimator_utils.telemetry import Sample, Source
+from estimator_utils.telemetry import Sample, Source, polls
 
 
 def run(
@@ -36,19 +35,15 @@ def run(
             f"speed must be positive, or 0 with a log or replay; found {speed} with {monitor.source.name}"
         )
     report(None, monitor.carried)
-    for sample in (_poll if live else _read)(monitor, speed, stop):
+    for sample in _poll(monitor, speed, stop) if live else _read(monitor, speed, stop):
         report(sample, monitor.poll(sample))
     if not live and not stop.is_set():
         report(None, monitor.finish())
 
 
 def _poll(monitor: Monitor, speed: float, stop: threading.Event) -> Iterator[Sample]:
-    due_s = time.monotonic()
-    while not stop.is_set():
-        sample = monitor.source.read()
+    for sample in polls(monitor.source, monitor.settings.rule.period_s / speed, stop):
         yield sample if speed == 1 else replace(sample, t_s=sample.t_s * speed, wall_s=None)
-        due_s = max(due_s + monitor.settings.rule.period_s / speed, time.monotonic())
-        stop.wait(due_s - time.monotonic())
 
 
 def _read(monitor: Monitor, speed: float, stop: threading.Event) -> Iterator[Sample]:

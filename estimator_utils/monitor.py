@@ -33,34 +33,17 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the monitor is told.
-
-    Attributes
-    ----------
-    calibration, fallback : Calibration, Calibration or None
-        The fallback is of Eq. 2, for sessions without DRAM traffic.
-    rule : Rule
-        With the poll period.
-    merge_gap_s : float
-        Fragments with idle gaps of up to this are listed as one session too.
-    idle_power_w : float or None
-        In place of the calibration's baseline.
-    declared : mapping
-        ``device``, ``rail``, ``power_mode``, ``precision``, where the source does not say.
-    dram_counter_factor : float
-        Bytes that the source counts per true byte, as `record` measured it.
-    force : bool
-        Use a calibration that belongs elsewhere, and mark every estimate.
-    """
+    """What the monitor is told."""
 
     calibration: Calibration
-    fallback: Calibration | None = None
-    rule: Rule = field(default_factory=Rule)
-    merge_gap_s: float = 0.0
-    idle_power_w: float | None = None
+    fallback: Calibration | None = None  # of Eq. 2, for sessions without DRAM traffic
+    rule: Rule = field(default_factory=Rule)  # with the poll period
+    merge_gap_s: float = 0.0  # fragments with idle gaps of up to this are listed as one session too
+    idle_power_w: float | None = None  # in place of the calibration's baseline
+    # device, rail, power_mode and precision, where the source does not say
     declared: Mapping[str, str | None] = field(default_factory=dict)
-    dram_counter_factor: float = 1.0
-    force: bool = False
+    dram_counter_factor: float = 1.0  # bytes that the source counts per true byte, as `record` measured it
+    force: bool = False  # use a calibration that belongs elsewhere, and mark every estimate
 
     def calibrations(self) -> list[Calibration]:
         """Return those given, in the order in which they are tried."""
@@ -91,7 +74,7 @@ class Monitor:
     def __init__(self, source: Source, settings: Settings, session_log: SessionLog | None = None) -> None:
         self.source, self.settings, self._log = source, settings, session_log
         self._idle_power_w = settings.baseline_w()
-        self._warning = self._mismatch()
+        self._warning = self._identify()
         if self._warning and not settings.force:
             raise CalibrationMismatchError(
                 f"{self._warning}; --force uses it all the same and marks every estimate"
@@ -148,7 +131,7 @@ class Monitor:
             sample = replace(sample, dram_bytes_per_s=sample.dram_bytes_per_s / self.settings.dram_counter_factor)
         was_open = self.detector.open
         ended, whole = self.detector.add(sample), self._whole.add(sample)
-        if self.detector.open != was_open and (warning := self._mismatch()) != self._warning:
+        if self.detector.open != was_open and (warning := self._identify()) != self._warning:
             self._warning = warning
             self.mark("identity changed")
         rows = self._rows(ended, whole)
@@ -221,26 +204,24 @@ class Monitor:
             "note": note,
             "warning": self._warning,
             "idle_check_w": idle_w,
-            **self._found(),
+            **self._found,
             "data": "recorded" if is_board else self.source.identity().get("kind"),
             "source": self.source.name,
             "calibration_sha256": self._digest,
         }
 
-    def _found(self) -> dict[str, str | None]:
-        said = self.source.identity()
-        return {name: said.get(name) or self.settings.declared.get(name) for name in IDENTITY}
-
-    def _mismatch(self) -> str:
-        said = self.source.identity()
+    def _identify(self) -> str:
+        """Ask the source what it is; return what speaks against the calibrations, or nothing."""
+        said, declared = self.source.identity(), self.settings.declared
+        self._found = {name: said.get(name) or declared.get(name) for name in IDENTITY}
         faults = [
-            f"{name} is declared {declared!r} but the source says {said[name]!r}"
-            for name, declared in self.settings.declared.items()
-            if declared is not None and said.get(name) not in (None, declared)
+            f"{name} is declared {value!r} but the source says {said[name]!r}"
+            for name, value in declared.items()
+            if value is not None and said.get(name) not in (None, value)
         ]
         for calibration in self.settings.calibrations():
             try:
-                calibration.check(**self._found())
+                calibration.check(**self._found)
             except CalibrationMismatchError as error:
                 faults.append(str(error))
         return "; ".join(dict.fromkeys(faults))

@@ -25,8 +25,8 @@ from tqdm import tqdm
 
 from estimator_utils import flops, schema
 from estimator_utils.sessions import HOLE_POLLS, Rule, energy_j, traffic_tb
-from estimator_utils.telemetry import Source
-from estimator_utils.training import polls, watch
+from estimator_utils.telemetry import Source, polls
+from estimator_utils.training import watch
 from estimator_utils.workloads import SWEEPS, Workload, check_precision, default_device
 
 BAR = "{desc}{percentage:3.0f}%|{bar}| {n:.4g}/{total:.4g} TFLOP, {remaining} left"

@@ -10,12 +10,12 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from estimator_utils.telemetry import Sample, Source
+from estimator_utils.telemetry import Sample, Source, polls
 from estimator_utils.workloads import Workload, training_step
 
 COPY_BYTES = 1 << 28  # many times any cache
@@ -24,15 +24,6 @@ SAY_S = 1.0
 
 class TrainingError(RuntimeError):
     """A task failed, or its process ended before it."""
-
-
-def polls(source: Source, period_s: float) -> Iterator[Sample]:
-    """Yield a live source's readings at a fixed pace."""
-    due_s = time.monotonic()
-    while True:
-        yield source.read()
-        due_s = max(due_s + period_s, time.monotonic())
-        time.sleep(max(0.0, due_s - time.monotonic()))
 
 
 def watch(
@@ -44,12 +35,8 @@ def watch(
 
     Parameters
     ----------
-    source : Source
-        Live.
     task : dict
         ``device``, and ``workload`` to train it, or ``copy_s`` to copy in memory for so long.
-    period_s : float
-        Between two readings.
     show : callable
         Given the share that is done, now and then.
 

@@ -12,9 +12,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 IDENTITY_KEYS = ("device", "rail", "power_mode", "gpu_clock_hz", "emc_clock_hz")
 
@@ -61,7 +63,7 @@ class Sample:
     source: str = ""
 
 
-class Source(Protocol):
+class Source:
     """Where samples come from: a live board that is polled, or a log that ends.
 
     Attributes
@@ -80,7 +82,7 @@ class Source(Protocol):
 
     def identity(self) -> dict[str, Any]:
         """Return the `IDENTITY_KEYS`; the clocks are the mode's. None where board or log do not say."""
-        ...
+        return dict.fromkeys(IDENTITY_KEYS)
 
     def read(self) -> Sample:
         """Return the newest reading of a live source; never an old one again; within a few seconds.
@@ -91,19 +93,26 @@ class Source(Protocol):
         raise SourceError(f"{self.name} is a log: iterate over it")
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield the samples of a log until it ends; of a live source, as fast as it is asked."""
-        while True:
-            yield self.read()
+        """Yield the samples of a log until it ends."""
+        raise SourceError(f"{self.name} is live: read it")
 
     def close(self) -> None:
-        """Free files and end child processes; twice does no harm."""
-        return None
+        """Free what is open, such as a child process; twice does no harm."""
 
     def __enter__(self) -> Source:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def polls(source: Source, period_s: float, stop: threading.Event | None = None) -> Iterator[Sample]:
+    """Yield a live source's readings at a fixed pace, until ``stop`` is set."""
+    stop, due_s = stop or threading.Event(), time.monotonic()
+    while not stop.is_set():
+        yield source.read()
+        due_s = max(due_s + period_s, time.monotonic())
+        stop.wait(due_s - time.monotonic())
 
 
 def open_source(name: str, rail: str = DEFAULT_RAIL, period_s: float = PERIOD_S) -> Source:

@@ -149,9 +149,9 @@ class Sysfs(Source):
 
     def __init__(self, root: str | Path = "/sys", rail: str = DEFAULT_RAIL) -> None:
         self.name = "sysfs" if str(root) == "/sys" else f"sysfs:{root}"
-        self.missing = Missing(self.name)
+        self.missing: Missing = Missing(self.name)
         self._root, self._rail = Path(root), rail
-        rails = self._search()
+        rails = find_rails(self._root)
         if not rails:
             raise SourceError(f"no INA3221 power monitor under {root}/bus/i2c/devices: is this a Jetson?")
         if len(readers := rails.get(rail, [])) != 1:
@@ -159,10 +159,10 @@ class Sysfs(Source):
                 f"expected one rail {rail!r} under {root}, found {len(readers)}; the board has"
                 f" {sorted(rails)}: name one with --rail"
             )
+        self._search()
 
-    def _search(self) -> dict[str, list[tuple[str, str]]]:
-        rails = find_rails(self._root)
-        self._power = rails.get(self._rail, [])
+    def _search(self) -> None:
+        self._power = find_rails(self._root).get(self._rail, [])
         self._load, devfreq = find_gpu(self._root)
         self._clock, self._clock_max = devfreq and f"{devfreq}/cur_freq", devfreq and f"{devfreq}/max_freq"
         self._rate, no_rate = find_readable(self._root, EMC_RATE_FILES)
@@ -178,7 +178,6 @@ class Sysfs(Source):
             "dram_bytes_per_s": no_activity if self._bytes_per_cycle else unknown,
         }
         self._searched_s = time.monotonic()
-        return rails
 
     def identity(self) -> dict[str, Any]:
         """Return the board's model, its power mode and the highest clocks the mode allows."""

@@ -52,7 +52,7 @@ class Jtop(Source):
         stale_s: float = STALE_S,
     ) -> None:
         self.name = "jtop"
-        self.missing = Missing(self.name)
+        self.missing: Missing = Missing(self.name)
         self._rail, self._wait_s = rail, min(3 * interval_s + 0.2, 2.0)
         self._hello: dict[str, Any] = {}
         self._error = ""

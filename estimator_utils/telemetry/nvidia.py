@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from . import IDENTITY_KEYS, Sample, Source, SourceError
+from . import Sample, Source, SourceError
 from .common import POWER_MAX_W, LogClock, Missing, number
 
 # Accepted names, the best first. The plain name is instantaneous up to A100 and a mean of 1 s on newer GPUs.
@@ -47,16 +47,16 @@ class SmiLog(Source):
 
     def __init__(self, path: str | Path, gpu: str = "") -> None:
         self.name = f"smi:{path}#{gpu}" if gpu else f"smi:{path}"
-        self.missing = Missing(self.name)
+        self.missing: Missing = Missing(self.name)
         self._path = Path(path)
         columns = next(self._rows(), (0.0, {}))[1]
         self._key = next((name for name in GPU if name in columns), None)
         self._power = POWER if columns.keys() & set(POWER) else MEAN_POWER
         rounds = list(islice(self._rounds(), SCAN_ROUNDS))
         # By position, a round of another size says nothing: a GPU is lost and the others moved up.
-        sizes = Counter(len(rows) for _, rows in rounds)
-        self._size = None if self._key else max(sizes, key=lambda size: sizes[size], default=0)
-        found = {gpu: row for _, rows in reversed(rounds) for gpu, (_, row) in rows.items()}
+        sizes = Counter(map(len, rounds)).most_common(1)
+        self._size = None if self._key or not sizes else sizes[0][0]
+        found = {gpu: row for rows in reversed(rounds) for gpu, (_, row) in rows.items()}
         self.gpus = tuple(sorted(found)) if self._size is None else tuple(map(str, range(self._size)))
         if not self.gpus:
             raise SourceError(f"{path}: expected rows that begin as 2025/07/27 00:34:45.155, found none")
@@ -77,7 +77,7 @@ class SmiLog(Source):
 
     def identity(self) -> dict[str, Any]:
         """Return the GPU's name where the log has it; the rail is the whole GPU board."""
-        return dict.fromkeys(IDENTITY_KEYS) | {"device": self._device, "rail": "GPU"}
+        return super().identity() | {"device": self._device, "rail": "GPU"}
 
     def _rows(self) -> Iterator[tuple[float, Row]]:
         """Yield time and cells of each whole row; the header may come again, also with other columns."""
@@ -104,25 +104,25 @@ class SmiLog(Source):
         if not header:
             raise SourceError(f"{self._path}: expected a header with 'timestamp', found none")
 
-    def _rounds(self) -> Iterator[tuple[float, dict[str, tuple[float, Row]]]]:
-        """Yield the rows of each query, by GPU."""
+    def _rounds(self) -> Iterator[dict[str, tuple[float, Row]]]:
+        """Yield the rows of each query, by GPU, with their times."""
         rows: dict[str, tuple[float, Row]] = {}
         last_s = 0.0
         for wall_s, row in self._rows():
-            gpu = row.get(self._key, "") if self._key else str(len(rows))
-            if rows and (gpu in rows if self._key else abs(wall_s - last_s) > ROUND_S):
-                yield next(iter(rows.values()))[0], rows
-                rows, gpu = {}, gpu if self._key else "0"
-            rows[gpu], last_s = (wall_s, row), wall_s
+            is_next = row.get(self._key, "") in rows if self._key else wall_s - last_s > ROUND_S or wall_s < last_s
+            if rows and is_next:
+                yield rows
+                rows = {}
+            rows[row.get(self._key, "") if self._key else str(len(rows))], last_s = (wall_s, row), wall_s
         if rows:
-            yield next(iter(rows.values()))[0], rows
+            yield rows
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield one sample a query; where the GPU is lost in it, only its time."""
         clock = LogClock(self.name)
-        for first_s, rows in self._rounds():
-            known = self._size is None or self._size == len(rows)
-            wall_s, row = rows.get(self._gpu, (first_s, {})) if known else (first_s, {})
+        for rows in self._rounds():
+            lost: tuple[float, Row] = (next(iter(rows.values()))[0], {})
+            wall_s, row = rows.get(self._gpu, lost) if self._size in (None, len(rows)) else lost
             load = _value(row, LOAD, "%", 100)
             gpu_mhz, memory_mhz = (_value(row, names, "MHz", 1e5) for names in (GPU_CLOCK, MEMORY_CLOCK))
             sample = Sample(

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from . import DEFAULT_RAIL, IDENTITY_KEYS, Sample, Source, SourceError
+from . import DEFAULT_RAIL, Sample, Source, SourceError
 from .common import Child, LogClock, Missing, number, plausible_power_w
 from .jetson import ORIN_NANO_BYTES_PER_CYCLE, bytes_per_cycle, power_mode, read_text
 
@@ -86,7 +86,7 @@ class _Reader(Source):
 
     def __init__(self, name: str, rail: str) -> None:
         self.name, self._rail = name, rail
-        self.missing = Missing(name)
+        self.missing: Missing = Missing(name)
         emc = "the line has no share of the EMC or no clock with it: run tegrastats as root"
         self._reasons = {
             "power_w": f"the line has no rail {rail}, or 0 W",
@@ -94,6 +94,10 @@ class _Reader(Source):
             "dram_activity": emc,
             "dram_bytes_per_s": f"{emc}; bytes a memory cycle are known for Orin Nano 8GB and NX only",
         }
+
+    def identity(self) -> dict[str, Any]:
+        """Return the rail: the lines say nothing else."""
+        return super().identity() | {"rail": self._rail}
 
     def _check(self, line: Line | None, reason: str) -> None:
         if line is None:
@@ -139,10 +143,6 @@ class TegrastatsLog(_Reader):
         super().__init__(f"tegrastats:{path}", rail)
         self._path, self._step_s = Path(path), step_s
         self._check(next(self._lines(), None), "is this a log of tegrastats?")
-
-    def identity(self) -> dict[str, Any]:
-        """Return the rail: a log says nothing else."""
-        return dict.fromkeys(IDENTITY_KEYS) | {"rail": self._rail}
 
     def _lines(self) -> Iterator[Line]:
         try:
@@ -190,12 +190,9 @@ class Tegrastats(_Reader):
             raise
 
     def identity(self) -> dict[str, Any]:
-        """Return the rail, and what the board's own files say of it."""
-        return dict.fromkeys(IDENTITY_KEYS) | {
-            "device": read_text(SYS / "firmware/devicetree/base/model") or None,
-            "rail": self._rail,
-            "power_mode": power_mode(SYS),
-        }
+        """Return the rail, and what the board's own files say."""
+        device = read_text(SYS / "firmware/devicetree/base/model") or None
+        return super().identity() | {"device": device, "power_mode": power_mode(SYS)}
 
     def read(self) -> Sample:
         """Return the newest line's reading, stamped as it came, or after a while only the time."""
