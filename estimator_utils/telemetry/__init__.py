@@ -93,8 +93,9 @@ class Source:
         raise SourceError(f"{self.name} is a log: iterate over it")
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield the samples of a log until it ends."""
-        raise SourceError(f"{self.name} is live: read it")
+        """Yield the samples of a log until it ends; of a live source, as fast as they are asked for."""
+        while True:
+            yield self.read()
 
     def close(self) -> None:
         """Free what is open, such as a child process; twice does no harm."""
