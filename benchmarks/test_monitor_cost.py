@@ -21,7 +21,9 @@ from estimator_utils.telemetry import Sample
 
 MEMORY_MAX_MB, GROWTH_MAX_MB = 60.0, 1.0
 DAY_POLLS = 57_600
-EQ1 = Calibration(1, 5.6113, 1.4625, 61.468, idle_power_w=0.642048)
+IDLE_W = 0.642048
+BELONGS = {"device": "made up", "rail": "made up", "power_mode": "made up", "precision": "fp32"}
+SETTINGS = Settings(Calibration(1, 5.6113, 1.4625, 61.468, idle_power_w=IDLE_W, **BELONGS), declared=BELONGS)
 
 
 def week(days=7):
@@ -46,6 +48,7 @@ def week(days=7):
 
 WEEK = """
 import json, sys
+from dataclasses import replace
 from benchmarks.test_monitor_cost import *
 
 class Week:
@@ -60,7 +63,7 @@ def memory_mb():
 
 from estimator_utils import daemon
 log = SessionLog(sys.argv[1], keep_samples=2 * DAY_POLLS)
-monitor = Monitor(Week(), Settings(EQ1, merge_gap_s=60), log)
+monitor = Monitor(Week(), replace(SETTINGS, merge_gap_s=60), log)
 found, polls = [], 0
 def report(sample, rows):
     global polls
@@ -107,14 +110,14 @@ def test_time_of_a_poll(benchmark, tmp_path, logged):
             return {}
 
     log = SessionLog(tmp_path / "log.sqlite") if logged else None
-    monitor, samples = Monitor(Source(), Settings(EQ1), log), itertools.cycle(week())
+    monitor, samples = Monitor(Source(), SETTINGS, log), itertools.cycle(week())
     benchmark(lambda: monitor.poll(next(samples)))
     if log is not None:
         log.close()
 
 
 def streamed_j(samples):
-    return [session.energy_net_j for session in find_sessions(samples, EQ1.idle_power_w)]
+    return [session.energy_net_j for session in find_sessions(samples, IDLE_W)]
 
 
 def whole_columns_j(columns):
@@ -122,7 +125,7 @@ def whole_columns_j(columns):
     t_s, power_w, util = columns
     edges = np.flatnonzero(np.diff(util > 0.05))
     pairs = edges.reshape(-1, 2)
-    return [energy_j(t_s[a : b + 2], power_w[a : b + 2], EQ1.idle_power_w) for a, b in pairs]
+    return [energy_j(t_s[a : b + 2], power_w[a : b + 2], IDLE_W) for a, b in pairs]
 
 
 @pytest.mark.parametrize("method", [streamed_j, whole_columns_j])

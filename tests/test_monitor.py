@@ -9,15 +9,16 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from estimator_utils import daemon, datasets, session_log
+from estimator_utils import daemon, datasets, monitor, session_log
 from estimator_utils.calibration import Calibration, CalibrationMismatchError
-from estimator_utils.monitor import Monitor, Settings
+from estimator_utils.monitor import Monitor
 from estimator_utils.schema import Metadata, Trace, write_dataset
 from estimator_utils.session_log import LogError, SessionLog, read_sessions
 from estimator_utils.sessions import Rule
@@ -26,14 +27,14 @@ from estimator_utils.telemetry.jetson import Sysfs
 from estimator_utils.telemetry.jtop import Jtop
 from estimator_utils.telemetry.replay import Replay
 from tests.support import jtop_harness
-from tests.support.kill9 import SETTINGS, three_sessions
+from tests.support.kill9 import BELONGS, SETTINGS, three_sessions
 from tests.support.player import MODEL, Board, play
 
 IDLE_W = 0.642048  # trial 1 of the study, as are the constants
-EQ1 = Calibration(1, 5.6113, 1.4625, 61.468, idle_power_w=IDLE_W)
-EQ2 = Calibration(2, 5.7230, 3.750, idle_power_w=IDLE_W)
+EQ1 = Calibration(1, 5.6113, 1.4625, 61.468, idle_power_w=IDLE_W, **BELONGS)
+EQ2 = Calibration(2, 5.7230, 3.750, idle_power_w=IDLE_W, **BELONGS)
+Settings = partial(monitor.Settings, declared=BELONGS)
 TRUTH_TFLOP, ENERGY_J = 364.20, 4117.0
-BELONGS = {"device": MODEL, "rail": "VDD_CPU_GPU_CV", "power_mode": "25W", "precision": "fp32"}
 WHY_NO_NAMESPACES = jtop_harness.why_not()
 WHY_NO_JTOP = WHY_NO_NAMESPACES
 if importlib.util.find_spec("jtop") is None:
@@ -119,14 +120,14 @@ def played(recorded, tmp_path_factory):
     folder = tmp_path_factory.mktemp("played")
     root = Board(folder / "sys").root
     trace = cut(recorded, 55, 596)
-    by_sysfs = Sysfs(root), Settings(replace(EQ1, **BELONGS), declared={"precision": "fp32"})
+    by_sysfs = Sysfs(root), Settings(EQ1, declared={"precision": "fp32"})
     if WHY_NO_JTOP:
         return play_to(trace, root, 60.0, {"sysfs": by_sysfs})
     speed = 25.0
     with jtop_harness.Jtop(root, folder) as harness:
         harness.start()
         with Jtop(interval_s=1.5 / speed, launch=harness.inside) as by_jtop:
-            settings = Settings(EQ1, EQ2, declared=BELONGS)
+            settings = Settings(EQ1, EQ2)
             return play_to(trace, root, speed, {"sysfs": by_sysfs, "jtop": (by_jtop, settings)})
 
 
@@ -194,24 +195,20 @@ def test_a_calibration_from_elsewhere_is_refused_or_forced_and_marked(name, othe
     rows = rows_of(a_replay(**said), replace(settings, force=True))
     assert rows
     assert all(f"another {name}" in row["warning"] for row in rows)
-    assert (
-        rows_of(a_replay(**said), Settings(replace(EQ1, **BELONGS), declared={"precision": "fp32"}))[0]["warning"]
-        == ""
-    )
+    assert rows_of(a_replay(**said), Settings(EQ1, declared={"precision": "fp32"}))[0]["warning"] == ""
 
 
 def test_what_is_not_said_must_be_declared_and_what_is_said_cannot_be_declared_away():
-    settings = Settings(replace(EQ1, device="Orin Nano"))
     with pytest.raises(CalibrationMismatchError, match="declare it with --device"):
-        Monitor(a_replay(), settings)
-    Monitor(a_replay(), replace(settings, declared={"device": "Orin Nano"}))
-    with pytest.raises(CalibrationMismatchError, match="declared 'Orin Nano' but the source says 'Thor'"):
-        Monitor(a_replay(device="Thor"), replace(settings, declared={"device": "Orin Nano"}))
+        Monitor(a_replay(), Settings(EQ1, declared={**BELONGS, "device": None}))
+    Monitor(a_replay(), Settings(EQ1))
+    with pytest.raises(CalibrationMismatchError, match=f"declared '{MODEL}' but the source says 'Thor'"):
+        Monitor(a_replay(device="Thor"), Settings(EQ1))
 
 
 def test_a_power_mode_that_changes_under_the_monitor_is_marked(tmp_path):
     board = Board(tmp_path / "sys")
-    watcher = Monitor(Sysfs(board.root), Settings(replace(EQ1, **BELONGS), declared={"precision": "fp32"}))
+    watcher = Monitor(Sysfs(board.root), Settings(EQ1, declared={"precision": "fp32"}))
     found = []
     for k in range(30):
         if k == 5:
@@ -522,7 +519,7 @@ def test_sessions_are_plotted_and_samples_exported(tmp_path):
 def folder(tmp_path):
     metadata = Metadata("toy", kind="simulated", **{k: v for k, v in BELONGS.items() if k != "precision"})
     write_dataset(tmp_path / "toy", metadata, {}, {"trace": three_sessions()})
-    replace(EQ1, **BELONGS).save(tmp_path / "eq1.json")
+    EQ1.save(tmp_path / "eq1.json")
     return tmp_path
 
 

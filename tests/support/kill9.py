@@ -19,8 +19,12 @@ from estimator_utils.monitor import Monitor, Settings
 from estimator_utils.schema import Trace
 from estimator_utils.session_log import LogError, SessionLog, read_sessions
 from estimator_utils.telemetry.replay import Replay
+from tests.support.player import MODEL
 
-SETTINGS = Settings(Calibration(1, 5.6, 1.46, 61.5, idle_power_w=0.642), merge_gap_s=20)
+# Of the calibration, and declared of a replay that says nothing.
+BELONGS = {"device": MODEL, "rail": "VDD_CPU_GPU_CV", "power_mode": "25W", "precision": "fp32"}
+CALIBRATION = Calibration(1, 5.6, 1.46, 61.5, idle_power_w=0.642, **BELONGS)
+SETTINGS = Settings(CALIBRATION, merge_gap_s=20, declared=BELONGS)
 SPEED = 3000.0  # half a millisecond a poll
 SAME = (
     "kind",
