@@ -24,7 +24,7 @@ POWER_MAX_W = 1e5
 DST_S = 3600.0
 BACKOFF_S = (1.0, 60.0)
 
-_NUMBER = re.compile(r"\s*([+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?)\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?\s*", re.ASCII)
 # Rails that feed the CPU, the SoC or the whole module are never off; a GPU's own rail may be.
 _ALWAYS_ON = re.compile(r"CPU|SOC|IN")
 
@@ -37,9 +37,10 @@ def number(text: str, low: float, high: float) -> float | None:
     >>> number(" 42\n", 0, 100), number("4_2", 0, 100), number("[N/A]", 0, 100), number("101", 0, 100)
     (42.0, None, None, None)
     """
-    match = _NUMBER.fullmatch(text)
-    value = float(match.group(1)) if match else None
-    return value if value is not None and low <= value <= high else None
+    if not _NUMBER.fullmatch(text):
+        return None
+    value = float(text)
+    return value if low <= value <= high else None
 
 
 def plausible_power_w(power_w: float | None, rail: str) -> float | None:
@@ -72,10 +73,12 @@ class Missing(dict[str, str]):
             )
             reasons = {**reasons, "gpu_util": doubt}
         self.clear()
-        self.update({field: reason for field, reason in reasons.items() if getattr(sample, field) is None})
-        for field, reason in self.items() - self._logged:
-            log.warning("%s: no %s: %s", self._source, field, reason)
-        self._logged.update(self.items())
+        for field, reason in reasons.items():
+            if getattr(sample, field) is None:
+                self[field] = reason
+                if (field, reason) not in self._logged:
+                    self._logged.add((field, reason))
+                    log.warning("%s: no %s: %s", self._source, field, reason)
         return sample
 
     def _doubts_load(self, sample: Sample) -> bool:

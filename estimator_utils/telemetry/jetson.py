@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import DEFAULT_RAIL, Sample, Source, SourceError
-from .common import Missing, number, plausible_power_w
+from .common import Missing, plausible_power_w
 
 # 128 bits, two transfers a cycle: true bytes a cycle of the memory clock. Orin Nano 8GB; derived from the
 # bus, not calibrated on a board. The 4GB module (p3767-0004) has half the bus and is left out.
@@ -48,22 +48,33 @@ ROOT_ONLY = (
 )
 
 
-def read_text(path: str | Path) -> str | None:
-    """Return the content of a small text file, or None where it cannot be read.
-
-    The INA3221 waits for a conversion in a read, and may answer ENODATA, EAGAIN or ETIMEDOUT.
-    """
+def read_text(path: Path) -> str | None:
+    """Return the content of a small text file, or None."""
     try:
-        with open(path, "rb") as file:
-            return file.read().decode("utf-8", "replace").strip("\0 \n")
+        return path.read_text(encoding="utf-8", errors="replace").strip("\0 \n")
     except OSError:
         return None
 
 
 def read_number(path: str | None, low: float = 0, high: float = 1e12) -> float | None:
     """Return the number in a file of /sys, or None where it cannot be read or holds anything else."""
-    text = None if path is None else read_text(path)
-    return None if text is None else number(text, low, high)
+    if path is None:
+        return None
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:  # the INA3221 waits for a conversion here, and may answer ENODATA, EAGAIN or ETIMEDOUT
+        text = os.read(file, 64).strip()
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    digits = text[1:] if text.startswith(b"-") else text
+    if not digits.isdigit() or len(digits) > 18:  # isdigit of bytes: ASCII alone
+        return None
+    value = float(text)
+    return value if low <= value <= high else None
 
 
 def bytes_per_cycle(root: Path) -> int | None:
