@@ -17,6 +17,13 @@ from estimator_utils.schema import PRECISIONS
 Command = Callable[[argparse.Namespace], None]
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that there are."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default not in (None, False, ()) else action.help
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return the exit status. What the project refuses is one line on stderr and status 1."""
     parser = argparse.ArgumentParser(prog="python -m estimator_utils", description=__doc__)
@@ -34,10 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _command(commands: Any, name: str, run: Command, text: str, json_flag: bool = True) -> argparse.ArgumentParser:
-    formatter = argparse.ArgumentDefaultsHelpFormatter
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=text, formatter_class=formatter
-    )
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, formatter_class=_Help)
     parser.set_defaults(run=run)
     if json_flag:
         parser.add_argument("--json", action="store_true", help="print one JSON object")

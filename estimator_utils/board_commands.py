@@ -82,7 +82,7 @@ def _monitor(commands: Any, command: Any) -> None:
     parser = command(commands, "monitor", run, "watch a board and estimate the TFLOP of each training run")
     _source_arguments(parser, period_s=1.5)
     add = parser.add_argument
-    add("--precision", choices=PRECISIONS, help="of the runs: no sensor can tell it")
+    add("--precision", choices=PRECISIONS, default="fp32", help="of the runs: no sensor can tell it")
     add("--calibration", required=True, metavar="FILE", help="written by calibrate -o")
     add("--fallback", metavar="FILE", help="a calibration of Eq. 2, used where DRAM is missing")
     add("--log", metavar="FILE", help="SQLite; without it nothing is kept, and a stop loses the open session")

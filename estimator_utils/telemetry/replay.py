@@ -84,15 +84,13 @@ def open_replay(data: str, period_s: float = PERIOD_S) -> Replay:
     ``data`` is a trace as CSV or in the study's JSON format, the name of a registered trace, or the name or folder
     of a dataset with one. SourceError where there is none, it cannot be read, or has no power.
     """
-    name, path, metadata = f"replay:{data}", Path(data), None
+    from estimator_utils import datasets  # here, since a live monitor needs no registry
+
+    name, path = f"replay:{data}", Path(data)
     try:
         if path.is_file():
-            index = path.parent.parent / "dataset.json"
-            if path.parent.name == "traces" and index.is_file():
-                metadata = schema.read_index(index)[0]
+            metadata = datasets.metadata_of(path)
         else:
-            from estimator_utils import datasets  # pandas: only where a name has to be looked up
-
             entry = datasets.registry().get(data) or datasets.members(data).get("trace")
             if entry is None or entry.role != "trace":
                 raise ValueError("it is no trace: give a trace file or a registered trace")
