@@ -50,7 +50,7 @@ def save(figure: Figure, name: str, dataset: str, kind: str | None, caption: str
         Computed caption, and what a reader who cannot see the picture should know.
     """
     if kind == "simulated":
-        figure.text(0.995, 0.5, "simulated", rotation=90, ha="right", va="center", color="0.5", fontsize=7)
+        figure.text(0.995, 0.5, "simulated", rotation=90, ha="right", va="center", color="0.2", fontsize=9)
         figure.get_layout_engine().set(rect=(0, 0, 0.965, 1))  # type: ignore[union-attr, call-arg]
     folder = output_dir(dataset) / "figures"
     folder.mkdir(parents=True, exist_ok=True)

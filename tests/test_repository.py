@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import estimator_utils
-from estimator_utils import datasets, runner, schema
+from estimator_utils import datasets, estimator, evaluation, runner, schema
 from estimator_utils.__main__ import main
 from tests.support import imports
 from tests.support.imports import MODULES, NAME
@@ -85,14 +85,17 @@ QUOTED = [
     ("over {} splits of {} recorded runs", "05.eq1.n_splits", "05.n_runs"),
     ("in {} of {} splits", "05.eq1.failing_splits", "05.eq1.n_splits"),
     ("{:.1f} % of predictions", "05.eq1.predictions_over_10_pct"),
+    ("gives {:.1f} to {:.1f} %", "05.eq1_ci95_pct.0", "05.eq1_ci95_pct.1"),
+    ("gives {} and {} splits", *(f"05.eq1_by_trial.orin-nano-25w-trial{n}.failing_splits" for n in (2, 3))),
+    ("{:.3f} %, worst {:.1f} %, {}", "05.eq2.mae_pct", "05.eq2.max_abs_pct", "05.eq2.failing_splits"),
 ]
 
 
 def result(path: str) -> Any:
     """Return the value at a dotted path of results.json."""
     value = json.loads(RESULTS.read_text(encoding="utf-8"))
-    for key in path.split("."):
-        value = value[key]
+    for key in re.split(r"\.(?! )", path):  # the dot of "Eq. 1" is part of a key
+        value = value[int(key) if isinstance(value, list) else key]
     return value
 
 
@@ -103,6 +106,25 @@ def test_the_readme_s_numbers_are_those_of_the_notebooks():
     typed = set(re.findall(r"(?<![\w.-])-?\d+\.\d+(?= ?%|[,;)])", flat))
     quoted = set(re.findall(r"-?\d+\.\d+", " ".join(quotes)))
     assert typed <= quoted, "numbers that no line of QUOTED ties to results.json"
+
+
+@pytest.mark.recorded
+def test_the_results_are_what_the_records_give(study_trials):
+    """Computed anew: results.json, the outputs and the README cannot be edited into agreement."""
+    for trial in study_trials:
+        runs = datasets.frontier(trial.runs)
+        splits = evaluation.study_splits(len(runs))
+        for equation in ("Eq. 1", "Eq. 2"):
+            errors = evaluation.held_out_errors(runs, evaluation.METHODS[equation], splits)
+            claimed = result(f"06.by_trial.{trial.metadata.name} {equation}")
+            assert claimed == pytest.approx({k: evaluation.summary(errors)[k] for k in claimed}, rel=1e-5)
+            constants = estimator.calibrate(trial, runs, int(equation[-1]))
+            fitted = result(f"04.constants.{trial.metadata.name} {equation}")
+            assert fitted == pytest.approx({k: getattr(constants, k) for k in fitted}, rel=1e-5)
+    first = evaluation.held_out_errors(
+        datasets.frontier(study_trials[0].runs), evaluation.METHODS["Eq. 1"], splits
+    )
+    assert result("05.eq1") == pytest.approx(evaluation.summary(first), rel=1e-5)
 
 
 # Notebooks, results and figures
