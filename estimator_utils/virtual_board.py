@@ -2,6 +2,8 @@
 
 Operator's side; all of it simulated. The kernels of one dispatched step become a timeline, power of the rail and
 DRAM traffic (notebook 11 holds them against the study's records), and these become readings of its sensors.
+Besides the ten fitted constants, COPY_W and DRIFT are set from published runs, and the spreads between runs from
+all three trials; notebook 11 predicts without the spreads.
 
 Sources: [D] Orin Nano 8 GB data sheet, nvpmodel_p3767_0003_super.conf; [T] tegrastats lines, bandwidth test of an
 Orin Nano; [TI] INA3221 data sheet; [R] the study's published figures; [H] Horowitz, ISSCC 2014, figure 1.1.9.

@@ -1,9 +1,10 @@
-"""Fit the ten constants of the virtual board on every second of trial 1's 38 runs, and on nothing else.
+"""Fit the ten constants of the virtual board on every second of trial 1's 38 runs.
 
     python tools/fit_virtual_board.py [--leave-one-out]
 
 Prints the constants to put into ``estimator_utils/virtual_board.py``. The other half of trial 1, trials 2 and 3
-and the trace are never read into the fit. ``--leave-one-out`` refits without each run in turn and predicts it.
+and the trace are never read here; the power of copies and the drift are inputs, set from published runs.
+``--leave-one-out`` refits without each run in turn and predicts it.
 """
 
 from __future__ import annotations
