@@ -22,6 +22,7 @@ RUN_COLUMNS = ("run", *COUNT_COLUMNS, "optimizer", "precision", *MEASURED_COLUMN
 TRACE_COLUMNS = ("t_s", "power_w", "gpu_util", "dram_bytes_per_s")
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+OPTIMIZERS = ("adamw", "sgd")
 
 # The study's counter: 0.0133 counted bytes are one true byte (it measured a copy of a known amount).
 STUDY_DRAM_COUNTER_FACTOR = 0.0133

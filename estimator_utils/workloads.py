@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from estimator_utils.schema import PRECISIONS
+from estimator_utils.schema import OPTIMIZERS, PRECISIONS
 
-OPTIMIZERS = ("adamw", "sgd")
 DROPOUT = 0.1
 LEARNING_RATE = 1e-3
+MOST_NUMBERS = 2**60  # of a tensor: PyTorch counts its bytes, 4 each in fp32, in 63 bits
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Workload:
     Raises
     ------
     ValueError
-        For a size that is not a positive integer, heads that do not divide the width, an unknown optimizer
-        or precision.
+        For a size that is not a positive integer or is beyond PyTorch, heads that do not divide the width, an
+        unknown optimizer or precision.
 
     Examples
     --------
@@ -62,6 +62,10 @@ class Workload:
                 raise ValueError(f"{name} must be a positive integer, found {value!r}")
         if self.d_model % self.n_heads:
             raise ValueError(f"n_heads must divide d_model: {self.n_heads} does not divide {self.d_model}")
+        rows, widest = self.batch_size * self.seq_len, max(3 * self.d_model, self.d_ff)
+        largest = max(self.d_model * widest, rows * widest, rows * self.seq_len * self.n_heads)
+        if largest > MOST_NUMBERS:
+            raise ValueError(f"the largest tensor would have {largest:.2g} numbers: take a smaller model or batch")
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"unknown optimizer {self.optimizer!r}; known: {', '.join(OPTIMIZERS)}")
         if self.precision not in PRECISIONS:
@@ -155,6 +159,8 @@ def default_device() -> str:
 
 def check_precision(precision: str, device: str) -> None:
     """Raise ValueError where ``device`` cannot train in ``precision``, saying what it can."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("PyTorch finds no CUDA device: train on cpu, or install a driver and a PyTorch with CUDA")
     too_old = torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0)
     if precision == "tf32" and (device != "cuda" or too_old):
         raise ValueError(f"tf32 needs a CUDA device of compute capability 8.0 or later, not {device!r}: use fp32")
