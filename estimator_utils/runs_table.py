@@ -6,18 +6,21 @@ Columns, units and meaning are those of `schema.RUN_COLUMNS`; a cell that is not
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
+from pandas.errors import ParserWarning
 
 from estimator_utils import schema
 from estimator_utils.schema import DatasetError
 
 _POSITIVE = ("duration_s", "energy_net_j")
-_LARGEST = {"gpu_util": 1.0, "dram_tb": np.inf, "idle_power_w": np.inf, "power_peak_w": np.inf}
+_LEAST, _MOST = 1e-9, 1e18  # of any reading, in its unit: further out, sums of squares lose all digits
+_LARGEST = {"gpu_util": 1.0, "dram_tb": _MOST, "idle_power_w": _MOST, "power_peak_w": _MOST}
+_KNOWN = {"precision": schema.PRECISIONS, "optimizer": schema.OPTIMIZERS}
 
 # Columns and the fields of the study's record: config, what it leaves out, and readings with their unit per ours.
 _STUDY_CONFIG = {
@@ -50,8 +53,8 @@ def read(path: Path, need_truth: bool = True) -> pd.DataFrame:
     Raises
     ------
     DatasetError
-        A missing column; a missing or non-positive duration, energy or truth; a name used twice; a cell that is
-        not a number. The message names file, row and column, and what to do.
+        A missing or repeated column; no run; a missing or non-positive duration, energy or truth; a name used
+        twice; a cell that is not what its column holds. The message names file, row and column, and what to do.
     """
     runs = _read_study(path) if path.suffix == ".json" else _read_csv(path)
     return _checked(runs, path, need_truth)
@@ -61,7 +64,8 @@ def _read_study(path: Path) -> pd.DataFrame:
     try:
         records = list(json.loads(path.read_text(encoding="utf-8"))["records"])
     except (ValueError, KeyError, TypeError) as error:
-        raise DatasetError(f"{path}: not in the study's record format ({error!r}); or give a CSV") from error
+        found = f"{type(error).__name__}: {error}"
+        raise DatasetError(f"{path}: not in the study's record format ({found}); or give a CSV") from error
     rows = []
     for number, record in enumerate(records, start=1):
         try:
@@ -70,20 +74,29 @@ def _read_study(path: Path) -> pd.DataFrame:
             rows.append(row | {"run": name} | {column: record[f] for column, (f, _) in _STUDY_READINGS.items()})
         except (KeyError, TypeError) as error:
             name = record.get("label", "?") if isinstance(record, dict) else "?"
-            raise DatasetError(
-                f"{path}, row {number} ({name}): not in the study's record format: missing {error}; add it, null "
-                "where it is not known"
-            ) from error
+            advice = f"missing {error}; add it, null where it is not known"
+            if isinstance(error, TypeError):
+                advice = "expected an object with label, config and readings; remove it or correct it"
+            where = f"{path}, row {number} ({name})"
+            raise DatasetError(f"{where}: not in the study's record format: {advice}") from error
     runs = _numbers(pd.DataFrame(rows, columns=list(schema.RUN_COLUMNS), dtype=object), path)
     return runs.assign(**{column: runs[column] / unit for column, (_, unit) in _STUDY_READINGS.items()})
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
     try:
-        cells = pd.read_csv(path, dtype=str, skipinitialspace=True)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{path}: not a CSV ({error}); a runs table starts with its column names") from error
-    return _numbers(cells[cells.columns.intersection(list(schema.RUN_COLUMNS))], path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ParserWarning)  # rows longer than the header
+            cells = pd.read_csv(path, dtype=str, skipinitialspace=True, index_col=False)
+    except (ValueError, ParserWarning) as error:
+        advice = "a runs table starts with its column names: save it as CSV in UTF-8"
+        raise DatasetError(f"{path}: not a CSV ({str(error).strip()}); {advice}") from error
+    names = cells.columns.str.strip()
+    first_names = names.str.replace(r"\s*\.\d+$", "", regex=True)  # pandas numbers names that come again
+    if twice := sorted(set(first_names[first_names.duplicated()]) & set(schema.RUN_COLUMNS)):
+        raise DatasetError(f"{path}: column {', '.join(twice)} is there twice: remove one")
+    cells = cells.set_axis(names, axis=1)[names.intersection(list(schema.RUN_COLUMNS))]
+    return _numbers(cells.apply(lambda column: column.str.strip()), path)
 
 
 def _numbers(cells: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -105,18 +118,25 @@ def _checked(runs: pd.DataFrame, path: Path, need_truth: bool) -> pd.DataFrame:
             f"{path}: missing column {', '.join(missing)}; a runs table has {', '.join(schema.RUN_COLUMNS)}; "
             "leave a cell empty where a value is not known"
         )
+    if runs.empty:
+        raise DatasetError(f"{path}: holds no runs: add a row for each")
     runs = runs.reindex(columns=list(schema.RUN_COLUMNS))
     _refuse(runs, path, "run", runs.run.isna(), "every run needs a name")
     _refuse(runs, path, "run", runs.run.duplicated(), "names must be unique in a dataset; rename one")
     for column in (*_POSITIVE, *(["truth_tflop"] if need_truth else [])):
-        bad = ~(runs[column] > 0) | np.isinf(runs[column])
-        _refuse(runs, path, column, bad, "expected a positive number; correct the row or remove it")
+        bad = ~runs[column].between(_LEAST, _MOST)
+        advice = f"expected a positive number, {_LEAST:g} to {_MOST:g}; correct the row or remove it"
+        _refuse(runs, path, column, bad, advice)
     for column, largest in _LARGEST.items():
-        bad = (runs[column] < 0) | (runs[column] > largest) | np.isinf(runs[column])
-        expected = "expected a fraction, 0 to 1" if largest == 1 else "must not be negative"
+        bad = (runs[column] < 0) | (runs[column] > largest)
+        expected = "expected a fraction, 0 to 1" if largest == 1 else f"must not be negative, nor above {_MOST:g}"
         _refuse(runs, path, column, bad, f"{expected}; leave the cell empty where it is not known")
-    strange = runs.precision.notna() & ~runs.precision.isin(schema.PRECISIONS)
-    _refuse(runs, path, "precision", strange, "expected fp32, tf32, fp16 or bf16")
+    for column in schema.COUNT_COLUMNS:
+        bad = runs[column].notna() & ~((runs[column] > 0) & (runs[column] % 1 == 0))
+        _refuse(runs, path, column, bad, "expected a positive integer or nothing")
+    for column, known in _KNOWN.items():
+        strange = runs[column].notna() & ~runs[column].isin(known)
+        _refuse(runs, path, column, strange, f"expected {', '.join(known[:-1])} or {known[-1]}")
     return runs
 
 

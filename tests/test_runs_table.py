@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pandas as pd
 import pytest
@@ -132,13 +133,20 @@ def test_a_reading_that_the_study_lacks_is_missing(write_study):
         ("precision", "int4", "fp32, tf32, fp16 or bf16"),
         ("gpu_util", "high", "expected a number or nothing"),
         ("d_model", "wide", "expected a number or nothing"),
+        ("d_model", -3, "positive integer"),
+        ("d_model", 3.7, "positive integer"),
+        ("optimizer", "lion", "adamw or sgd"),
+        ("energy_net_j", 1e308, "1e-09 to 1e"),
+        ("truth_tflop", 1e-300, "1e-09 to 1e"),
+        ("dram_tb", 1e300, "nor above 1e"),
     ],
 )
 def test_a_value_in_another_unit_or_spelling_is_named(write_csv, column, value, advice):
     table = synthetic.runs(3).astype(object)
     table.loc[2, column] = value
     with pytest.raises(
-        DatasetError, match=rf"board\.csv, row 3 \(run2\), column {column}: found {value!r}; .*{advice}"
+        DatasetError,
+        match=rf"board\.csv, row 3 \(run2\), column {column}: found {re.escape(repr(value))}; .*{advice}",
     ):
         runs_table.read(write_csv(table))
 
@@ -161,6 +169,39 @@ def test_a_run_without_a_name_is_refused(write_csv, runs):
         runs_table.read(write_csv(runs))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(",", " , "),
+        lambda text: "\n".join(line + "," * (k > 0) for k, line in enumerate(text.splitlines())),
+        lambda text: text.replace("fp32", "fp32  "),
+        lambda text: "\ufeff" + text,
+    ],
+)
+def test_spaces_and_trailing_commas_change_nothing(write_csv, runs, change):
+    path = write_csv(runs)
+    path.write_text(change(path.read_text()))
+    pd.testing.assert_frame_equal(runs_table.read(path), runs, check_dtype=False, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda lines: lines[:1], "holds no runs"),
+        (lambda lines: [line + "," + line.split(",")[1] for line in lines], "column d_model is there twice"),
+        (lambda lines: [lines[0] + ", d_model ", *(line + ",1" for line in lines[1:])], "d_model is there twice"),
+        (lambda lines: [*lines[:3], lines[3] + ",1,2", *lines[4:]], "Expected 17 fields in line 4, saw 19"),
+        (lambda lines: [lines[0], *(line + ",1" for line in lines[1:])], "not a CSV .*column names"),
+        (lambda lines: [*lines, "é"], "utf-8.*save it as CSV in UTF-8"),
+    ],
+)
+def test_a_csv_that_is_no_table_is_refused_in_one_line(write_csv, runs, change, expected):
+    path = write_csv(runs)
+    path.write_text("\n".join(change(path.read_text().splitlines())), encoding="latin-1")
+    with pytest.raises(DatasetError, match=rf"^[^\n]*board\.csv: [^\n]*{expected}[^\n]*$"):
+        runs_table.read(path)
+
+
 @pytest.mark.parametrize("text", ["", "\n", "run,run\x00", '"unclosed\n1,2', "\xff\xfe"])
 def test_what_is_not_a_csv_is_refused_by_name(tmp_path, text):
     path = tmp_path / "bad.csv"
@@ -170,7 +211,17 @@ def test_what_is_not_a_csv_is_refused_by_name(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"records": null}', '{"records": [1]}', '{"records": {"a": 1}}', '{"records": [{}]}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"records": null}',
+        '{"records": [null]}',
+        '{"records": [1]}',
+        '{"records": {"a": 1}}',
+        '{"records": [{}]}',
+    ],
 )
 def test_what_is_not_in_the_study_s_format_is_refused_by_name(tmp_path, text):
     path = tmp_path / "bad.json"
