@@ -30,9 +30,9 @@ class Calibration:
     e_per_tb_j : float or None
         J per true TB (1e12 bytes) of DRAM traffic, >= 0; None in Eq. 2.
     p_overhead_w : float
-        W that the run draws above idle without computing.
+        W that the run draws above idle without computing, >= 0.
     idle_power_w : float or None
-        W, the idle baseline of the calibration runs: net energy is above it.
+        W, >= 0, the idle baseline of the calibration runs: net energy is above it.
     device, rail, power_mode, precision : str or None
         What the constants belong to; None where the data did not say.
     dataset, dataset_sha256 : str
@@ -70,11 +70,14 @@ class Calibration:
             raise ValueError("e_per_tb_j belongs to Eq. 1 and to it alone")
         for name in ("e_per_tflop_j", "p_overhead_w", "e_per_tb_j", "idle_power_w"):
             value = getattr(self, name)
-            optional = name in ("e_per_tb_j", "idle_power_w")
-            if not (value is None and optional) and not math.isfinite(value):
+            if value is None and name in ("e_per_tb_j", "idle_power_w"):
+                continue
+            if isinstance(value, bool) or not math.isfinite(value):
                 raise ValueError(f"{name} must be a finite number, found {value!r}")
-        if self.e_per_tflop_j <= 0:
-            raise ValueError(f"e_per_tflop_j must be positive, found {self.e_per_tflop_j!r}")
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, found {value!r}")
+        if self.e_per_tflop_j == 0:
+            raise ValueError("e_per_tflop_j must be positive, found 0")
 
     def estimate_tflop(self, energy_net_j: float, duration_s: float, dram_tb: float | None = None) -> float:
         """Return the estimated TFLOP of a run; not clamped, so it may be negative.
@@ -140,7 +143,7 @@ class Calibration:
         Raises
         ------
         ValueError
-            Where the file is not a calibration, naming the file and what is wrong with it.
+            Where there is no such file or it is not a calibration, naming the file and what is wrong with it.
         """
         try:
             content = dict(json.loads(Path(path).read_text(encoding="utf-8")))
@@ -148,5 +151,5 @@ class Calibration:
             if unknown := set(content) - known:
                 raise ValueError(f"expected the keys {sorted(known)}, found others: {sorted(unknown)}")
             return cls(**content)
-        except (ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, OverflowError) as error:
             raise ValueError(f"{path} is not a calibration: {error}; make one with 'calibrate -o'") from error

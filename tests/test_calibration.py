@@ -143,9 +143,11 @@ def test_what_is_not_a_calibration_is_refused_by_name_with_what_to_do(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["e_per_tflop_j", "p_overhead_w", "e_per_tb_j", "idle_power_w"])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_constants_are_finite(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be a finite number"):
+@pytest.mark.parametrize(
+    ("value", "rule"), [(math.nan, "a finite"), (math.inf, "a finite"), (True, "a finite"), (-1.0, "not")]
+)
+def test_constants_are_finite_and_not_negative(name, value, rule):
+    with pytest.raises(ValueError, match=f"{name} must {'be ' if rule != 'not' else ''}{rule}"):
         replace(TRIAL_1, **{name: value})
 
 
