@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 import threading
@@ -30,7 +31,7 @@ def run(
         The monitor's clock runs so many times faster; 0: as fast as a log or replay can be read.
     """
     stop, live = stop or threading.Event(), monitor.source.live
-    if speed < 0 or (live and speed == 0):
+    if not 0 <= speed < math.inf or (live and speed == 0):
         raise ValueError(
             f"speed must be positive, or 0 with a log or replay; found {speed} with {monitor.source.name}"
         )
@@ -81,6 +82,8 @@ def serve(
 
     Ended sessions are printed, and the live view where the output is a terminal.
     """
+    if not 0 <= keep_days < math.inf:
+        raise ValueError(f"--keep-days must be 0 or more, found {keep_days:g}")
     stop, view = threading.Event(), sys.stdout.isatty() and not as_json
     clear_line = "\r\x1b[K" if view else ""
     for number in (signal.SIGTERM, signal.SIGINT):

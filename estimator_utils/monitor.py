@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import statistics
 import time
 from collections import deque
@@ -44,6 +45,15 @@ class Settings:
     declared: Mapping[str, str | None] = field(default_factory=dict)
     dram_counter_factor: float = 1.0  # bytes that the source counts per true byte, as `record` measured it
     force: bool = False  # use a calibration that belongs elsewhere, and mark every estimate
+
+    def __post_init__(self) -> None:
+        if not 0 < self.dram_counter_factor < math.inf:
+            raise ValueError(f"--dram-factor must be a positive number, found {self.dram_counter_factor:g}")
+        for flag, value in (("--merge-gap", self.merge_gap_s), ("--idle-w", self.idle_power_w)):
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{flag} must be 0 or more, found {value:g}")
+        if self.fallback is not None and self.fallback.equation != 2:
+            raise ValueError("--fallback must be a calibration of Eq. 2, found Eq. 1: it needs DRAM itself")
 
     def calibrations(self) -> list[Calibration]:
         """Return those given, in the order in which they are tried."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import datetime
 import json
+import math
 import os
 import platform
 import statistics
@@ -92,6 +93,9 @@ def record(
     RecordError
         Where the source is a log, the board is busy, power is missing, or a workload fails.
     """
+    for name, value in (("period_s", period_s), ("idle_s", idle_s), ("copy_s", copy_s)):
+        if not 0 < value < math.inf:
+            raise RecordError(f"{name} must be a positive number, found {value:g}")
     if not source.live:
         raise RecordError(f"{source.name} is a log: a sweep is recorded from a live board")
     if not sweep or len({w.run for w in sweep}) < len(sweep):

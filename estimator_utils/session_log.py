@@ -70,6 +70,8 @@ def connect(path: str | Path, timeout_s: float = 10.0) -> sqlite3.Connection:
         Where it is missing, damaged, or another program's file.
     """
     path = Path(path)
+    if path.is_dir():
+        raise LogError(f"{path}: is a folder: give the log's file")
     if not path.is_file():
         raise LogError(f"{path}: there is no such log: the monitor writes one with --log {path}")
     with _explained(path):

@@ -43,8 +43,9 @@ class Rule:
     def __post_init__(self) -> None:
         if self.edges not in EDGES:
             raise ValueError(f"edges must be one of {', '.join(EDGES)}, found {self.edges!r}")
-        if not (self.period_s > 0 and self.start_polls > 0 and self.stop_polls > 0):
-            raise ValueError(f"the poll period and the numbers of polls must be positive, found {self}")
+        if not (0 < self.period_s < math.inf and self.start_polls > 0 and self.stop_polls > 0):
+            found = f"--period {self.period_s:g} s, {self.start_polls} and {self.stop_polls} polls"
+            raise ValueError(f"the poll period and the numbers of polls must be positive, found {found}")
 
     def merging(self, gap_s: float) -> Rule:
         """Return the rule that joins fragments with an idle gap of up to ``gap_s`` between them."""

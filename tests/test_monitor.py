@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 from estimator_utils import daemon, datasets, monitor, session_log
+from estimator_utils.__main__ import main
 from estimator_utils.calibration import Calibration, CalibrationMismatchError
 from estimator_utils.monitor import Monitor
 from estimator_utils.schema import Metadata, Trace, write_dataset
@@ -584,6 +585,29 @@ def test_what_is_refused_is_one_line_and_status_1(folder):
     forced = subprocess.run(command(folder, "--speed", "0", "--force"), capture_output=True, text=True)
     assert forced.returncode == 0
     assert all("belongs to '15W'" in line for line in forced.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--dram-factor", "0"], "--dram-factor must be a positive number, found 0"),
+        (["--dram-factor", "nan"], "--dram-factor"),
+        (["--idle-w", "-3"], "--idle-w must be 0 or more, found -3"),
+        (["--merge-gap", "-1"], "--merge-gap must be 0 or more, found -1"),
+        (["--keep-days", "-1"], "--keep-days must be 0 or more, found -1"),
+        (["--period", "0"], "the numbers of polls must be positive, found --period 0 s, 2 and 3 polls"),
+        (["--speed", "nan"], "speed must be positive"),
+        (["--fallback", "{folder}/eq1.json"], "--fallback must be a calibration of Eq. 2, found Eq. 1"),
+        (["--calibration", "{folder}/none.json"], "none.json is not a calibration: "),
+        (["--log", "{folder}"], "is a folder: give the log's file"),
+    ],
+)
+def test_a_slip_on_the_command_line_is_one_line_and_status_1(folder, capsys, words, expected):
+    words = [*command(folder)[3:], *(word.format(folder=folder) for word in words)]
+    assert main([str(word) for word in words]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert expected in err
 
 
 def test_the_live_view_is_drawn_in_a_terminal_only(folder):
