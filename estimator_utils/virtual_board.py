@@ -195,7 +195,7 @@ def simulate(workload: Workload, power_mode: str = POWER_MODE, seed: int = 0, **
     torch.OutOfMemoryError
         The workload does not fit in the memory of the board.
     ValueError
-        Unknown power mode.
+        Unknown power mode, negative conditions, or too few steps for the polls of a board.
     """
     if power_mode != POWER_MODE:
         raise ValueError(f"unknown power mode {power_mode!r}: only {POWER_MODE} is validated, use that")
@@ -223,6 +223,9 @@ def _run(
     line = timeline(step, replace(fitted, launch_s=fitted.launch_s * issuing, host_s=fitted.host_s * issuing))
     period_s = line.period_s * slower
     duration_s = period_s * about["steps"]
+    if not all(0 <= x < np.inf for x in (idle_s, warm_s, spread, duration_s - 3 * POLL_S)):
+        found = f"idle_s {idle_s}, warm_s {warm_s}, spread {spread}, {duration_s:.2g} s of training"
+        raise ValueError(f"found {found}: none may be negative, and training must take {3 * POLL_S} s or more")
     start_s = idle_s + START_S if idle_s else 0.0
     all_s = start_s + duration_s + idle_s
     t_s = np.cumsum(POLL_S + rng.exponential(POLL_JITTER_S, int(all_s / POLL_S) + 1)) - POLL_S

@@ -255,6 +255,24 @@ def test_impossible_workloads_are_refused(bad, message):
         simulate(Workload(**{**asdict(TINY), **bad}))
 
 
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        ({"idle_s": -5.0}, "found idle_s -5.0, .*: none may be negative"),
+        ({"warm_s": -1e6}, "warm_s -1000000.0, .*negative"),
+        ({"spread": float("nan")}, "spread nan, .*negative"),
+    ],
+)
+def test_impossible_conditions_are_refused(conditions, message):
+    with pytest.raises(ValueError, match=message):
+        simulate(TINY, **conditions)
+
+
+def test_a_run_of_too_few_polls_is_refused():
+    with pytest.raises(ValueError, match=r"training must take 1\.5 s or more"):
+        simulate(replace(TINY, steps=3))
+
+
 # The bundle
 
 
