@@ -6,10 +6,8 @@ Source: the study; torch.utils.flop_counter.
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +18,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from estimator_utils.processes import fresh_processes
 from estimator_utils.workloads import Transformer, Workload
 
 FUSED_BACKWARD = 2.5  # attention backward / forward of the fused CUDA kernels, which recompute Q K^T
@@ -105,7 +104,7 @@ def count(workloads: Sequence[Workload], attention_backward: float = FUSED_BACKW
     """
     if attention_backward not in (MATH_BACKWARD, FUSED_BACKWARD):
         raise ValueError(f"attention_backward must be 2.0 (math) or 2.5 (fused), found {attention_backward!r}")
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with fresh_processes(1) as pool:
         futures = [pool.submit(_count_here, w, attention_backward) for w in workloads]
         return [future.result() for future in futures]
 

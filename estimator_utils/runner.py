@@ -9,26 +9,29 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import multiprocessing
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import papermill
+from papermill.exceptions import PapermillExecutionError
 from tqdm import tqdm
 from traitlets.config import Config
 
 from estimator_utils import datasets
 from estimator_utils.figures import REPOSITORY, say
+from estimator_utils.processes import fresh_processes
 
 NOTEBOOKS = REPOSITORY / "notebooks"
-_KERNEL = Config({"KernelManager": {"transport": "ipc"}})  # no TCP port: several kernels never collide
+_IPC = Config({"KernelManager": {"transport": "ipc"}})  # no TCP port: several kernels never collide
+_KERNEL = {"kernel_name": "python3", "progress_bar": False, "config": _IPC}
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -117,7 +120,7 @@ def execute(source: Path, target: Path, given: Mapping[str, Any], output: Path) 
     Raises
     ------
     NotebookError
-        Naming the notebook, and the cell where one failed.
+        Naming the notebook, and the cell where one failed; the output is kept, with its traceback.
     """
     try:
         notebook = nbformat.read(source, as_version=4)
@@ -128,19 +131,18 @@ def execute(source: Path, target: Path, given: Mapping[str, Any], output: Path) 
         with tempfile.TemporaryDirectory() as scratch:
             raw = Path(scratch) / source.name
             changed = {key: value for key, value in given.items() if value != known[key]}
-            papermill.execute_notebook(
-                str(source),
-                str(raw),
-                changed,
-                kernel_name="python3",
-                progress_bar=False,
-                cwd=scratch,
-                config=_KERNEL,
-            )
+            try:
+                papermill.execute_notebook(str(source), str(raw), changed, cwd=scratch, **_KERNEL)
+            except PapermillExecutionError as error:
+                kept = target if target != source else REPOSITORY / "build" / source.name
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(raw, kept)
+                found = f"{error.ename}: {error.evalue}"
+                raise NotebookError(f"In [{error.exec_count}]: {found}; traceback in {kept}") from error
             executed = nbformat.read(raw, as_version=4)
         _normalise(executed, source_digest(notebook))
     except (papermill.PapermillException, *_BROKEN) as error:
-        raise NotebookError(f"{source.name}: {error}") from error
+        raise NotebookError(f"{source.name}: {' '.join(str(error).split())}") from error
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(executed, target)
     return target
@@ -161,18 +163,24 @@ def execute_all(
     """
     sources = find(only)
     own = {path: _parameter_names(path) for path in sources}
+    known = set().union(*own.values())
+    if jobs < 1:
+        raise NotebookError(f"--jobs must be 1 or more, found {jobs}")
     if given and output is None:
         raise NotebookError(f"executed in place the defaults hold, and {', '.join(given)} would be committed")
-    if unknown := sorted(set(given) - set().union(*own.values())):
-        raise NotebookError(f"no notebook has a parameter named {', '.join(unknown)}")
+    if unknown := sorted(set(given) - known):
+        raise NotebookError(
+            f"no notebook has a parameter named {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+        )
     if "dataset" in given:
         if Path(given["dataset"], "dataset.json").is_file():  # a folder: notebooks run in another directory
             given = {**given, "dataset": str(Path(given["dataset"]).resolve())}
         for entry in datasets.members(given["dataset"]).values():
             datasets.fetch(entry)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
     faults, done = [], []
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
+    with fresh_processes(jobs) as pool:
         futures = {
             pool.submit(
                 execute,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -84,6 +85,7 @@ def watch(
 
 def _child(task: dict[str, Any], parent: Any) -> None:
     """Do the task, saying when it starts and ends; end with the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
     device = task["device"]
 
     def end_with_parent() -> None:

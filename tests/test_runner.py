@@ -183,11 +183,20 @@ def test_one_notebook_fails_by_name_and_cell_and_the_others_still_run(place):
         runner.execute_all({"seed": 2}, root / "out", jobs=2)
     message = str(caught.value)
     assert message.startswith("2 of 3 notebooks failed:")
-    assert "02_bad.ipynb:" in message
-    assert "ZeroDivisionError" in message
-    assert "1 / 0" in message
+    assert f"02_bad.ipynb: In [3]: ZeroDivisionError: division by zero; traceback in {root}/out/02_bad" in message
     assert "03_dies.ipynb:" in message
-    assert sorted(path.name for path in (root / "out").iterdir()) == ["01_good.ipynb"]
+    assert len(message.splitlines()) == 3
+    assert sorted(path.name for path in (root / "out").iterdir()) == ["01_good.ipynb", "02_bad.ipynb"]
+    assert "1 / 0" in (root / "out" / "02_bad.ipynb").read_text()
+
+
+def test_a_notebook_that_fails_in_place_keeps_its_committed_outputs(place):
+    root = place(**{"01_bad": notebook("print(dataset, seed)", "1 / 0")})
+    path = root / "notebooks" / "01_bad.ipynb"
+    before = path.read_bytes()
+    with pytest.raises(NotebookError, match=r"ZeroDivisionError: .*build/01_bad"):
+        runner.execute_all({}, None, jobs=1)
+    assert path.read_bytes() == before
 
 
 def test_output_on_stderr_is_an_error(place):
@@ -199,7 +208,7 @@ def test_a_misspelt_parameter_is_an_error_before_anything_runs(place):
     root = place(**{"01_a": notebook("print(dataset, seed)"), "02_b": notebook("print(x)", parameters="x = 1")})
     with pytest.raises(NotebookError, match=r"01_a\.ipynb: no parameter named sead; it has dataset, seed"):
         runner.execute(root / "notebooks" / "01_a.ipynb", root / "out.ipynb", {"sead": 1}, root)
-    with pytest.raises(NotebookError, match="no notebook has a parameter named sead"):
+    with pytest.raises(NotebookError, match="no notebook has a parameter named sead; known: dataset, seed, x"):
         runner.execute_all({"sead": 1, "x": 2}, root / "out")
     with pytest.raises(NotebookError, match="no notebook has a parameter named x"):
         runner.execute_all({"x": 2}, root / "out", only=["01"])

@@ -1,0 +1,23 @@
+"""A pool of processes that an interruption ends at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+
+@contextmanager
+def fresh_processes(n: int) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of ``n`` new Python processes; Ctrl-C is for this process alone, which then ends them."""
+    before, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(n, spawn, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        try:
+            yield pool
+        except KeyboardInterrupt:  # leaving the pool would wait for all of its work
+            for child in set(multiprocessing.active_children()) - before:
+                child.kill()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
