@@ -25,7 +25,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; return the exit status. What the project refuses is one line on stderr and status 1."""
+    """Run one command; return the exit status. A refusal is one line on stderr and status 1, Ctrl-C 130."""
     parser = argparse.ArgumentParser(prog="python -m estimator_utils", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (_fetch, _workload, _calibrate, _evaluate, _estimate, _fermi, _virtual_board, _notebooks):
@@ -34,7 +34,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.run(options)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     except (ValueError, RuntimeError, OSError) as error:
+        if isinstance(error, OSError) and error.filename:
+            error = OSError(f"{error.filename}: {error.strerror}: give another path")
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
@@ -82,7 +87,8 @@ def _workload(commands: Any) -> None:
         names = workloads.Workload.__dataclass_fields__
         workload = workloads.Workload(**{name: getattr(options, name) for name in names})
         device = options.train_on or workloads.default_device()
-        workloads.check_precision(workload.precision, "cuda" if options.count_only else device)
+        if not options.count_only:
+            workloads.check_precision(workload.precision, device)
         counted = flops.count([workload], options.attention_backward)[0]
         formula = flops.closed_form(workload, options.attention_backward)
         if counted.flop_per_step != formula.flop_per_step:
@@ -164,8 +170,10 @@ def _evaluate(commands: Any) -> None:
         from estimator_utils import estimator, evaluation
 
         _, runs = _load(options)
-        estimator.check_one_precision(runs)
+        estimator.check_runs(runs, options.equation)
         n, seed = len(runs), options.seed
+        if seed is not None and seed < 0:
+            raise ValueError(f"--seed must be 0 or more, found {seed}")
         if seed is None:
             splits = evaluation.study_splits(n, options.n_train, options.n_splits)
         else:
@@ -188,10 +196,8 @@ def _estimate(commands: Any) -> None:
 
         calibration = Calibration.load(options.calibration)
         dataset, runs = _load(options, need_truth=False)
-        about = dataset.metadata
-        calibration.check(
-            device=about.device, rail=about.rail, power_mode=about.power_mode, precision=options.precision
-        )
+        said = {name: getattr(dataset.metadata, name) for name in ("device", "rail", "power_mode")}
+        calibration.check(**said, precision=options.precision)
         estimates = [
             calibration.estimate_tflop(row.energy_net_j, row.duration_s, row.dram_tb) for row in runs.itertuples()
         ]
@@ -199,9 +205,8 @@ def _estimate(commands: Any) -> None:
         if options.json:
             print(json.dumps(rows))
         else:
-            print(
-                "\n".join(f"{run}  {tflop:.4f} TFLOP" for run, tflop in zip(rows["run"], estimates, strict=True))
-            )
+            for run, tflop in zip(runs.run, estimates, strict=True):
+                print(f"{run}  {tflop:.4f} TFLOP")
 
     parser = _command(commands, "estimate", run, "estimate the TFLOP of runs with a saved calibration")
     _data_arguments(parser, PRECISIONS)
@@ -227,11 +232,11 @@ def _fermi(commands: Any) -> None:
     units = ("FLOP", "petaFLOP-days", "days", "days", "chip-hours", "USD", "MWh", "t CO2")
 
     def run(options: argparse.Namespace) -> None:
-        inputs = {name: getattr(options, name) for name in helps}
-        answer = outside.fermi(**inputs)
+        answer = outside.fermi(**{name: getattr(options, name) for name in helps})
         if options.json:
-            print(json.dumps(answer | {"inputs": inputs}))
+            print(json.dumps(answer))
             return
+        del answer["inputs"]
         limits = answer.pop("thresholds")
         answer["days_range"] = " to ".join(map(_cell, answer["days_range"][::2]))
         for (key, value), unit in zip(answer.items(), units, strict=True):
@@ -256,9 +261,7 @@ def _virtual_board(commands: Any) -> None:
 
     text = "write the bundled dataset anew: an Orin Nano in software, simulated"
     parser = _command(commands, "virtual-board", run, text, json_flag=False)
-    parser.add_argument(
-        "--output", required=True, help="folder to write; what it holds of the same name is replaced"
-    )
+    parser.add_argument("--output", required=True, help="folder to write; files of the same name are replaced")
 
 
 def _notebooks(commands: Any) -> None:

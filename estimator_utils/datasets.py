@@ -234,8 +234,10 @@ def frontier(runs: pd.DataFrame, gate: float = 0.8, precision: str = "fp32") -> 
     Raises
     ------
     DatasetError
-        Where a run does not say its utilisation or precision, or no run is left.
+        Where a run does not say its utilisation or precision, no run is left, or the gate is no fraction.
     """
+    if not 0 <= gate <= 1:
+        raise DatasetError(f"the gate is a GPU utilisation from 0 to 1 (0.8 is 80 %), found {gate:g}")
     if unknown := runs.loc[runs.precision.isna(), "run"].tolist():
         raise DatasetError(f"precision is empty in {unknown}: fill in fp32, tf32, fp16 or bf16")
     chosen = runs if precision == "all" else runs[runs.precision == precision]
@@ -266,5 +268,8 @@ def _member(collection: str | Path, key: str, role: str) -> Entry:
 
 
 def _unknown(data: str) -> NoReturn:
+    if data in collections():
+        tables = [entry.metadata.name for entry in members(data).values() if entry.role == "table"]
+        raise DatasetError(f"{data} is a collection: name one of its tables, {', '.join(tables)}")
     known = ", ".join([*registry(), *collections()])
     raise DatasetError(f"{data!r} is neither a file nor a registered dataset; registered: {known}")

@@ -108,8 +108,9 @@ def leave_one_out_rms(readings: Readings, equation: int, grid_w: Array) -> Array
     f = readings.truth_tflop[..., None, :]
     u = (readings.energy_j[..., None, :] - grid_w[:, None] * readings.duration_s[..., None, :]) / f
     x = readings.dram_tb[..., None, :] / f if equation == 1 else None
-    e, b = _fit_leaving_out(u, x)
-    error = (u - (0.0 if x is None else b * x)) / e - 1
+    with np.errstate(divide="ignore", invalid="ignore"):  # e may be 0: no fit
+        e, b = _fit_leaving_out(u, x)
+        error = (u - (0.0 if x is None else b * x)) / e - 1
     return np.where((e > 0).all(-1), np.sqrt((error**2).mean(-1)), np.inf)
 
 
@@ -169,7 +170,7 @@ def calibrate(
     ValueError
         Several precisions in one calibration, or what `fit_constants` refuses.
     """
-    precision = check_one_precision(runs)
+    precision = check_runs(runs, equation)
     e, b, p = (float(x) for x in fit_constants(Readings.of(runs), equation, overhead_max_w))
     idle_w = runs.idle_power_w.dropna()
     return Calibration(
@@ -189,8 +190,12 @@ def calibrate(
     )
 
 
-def check_one_precision(runs: pd.DataFrame) -> str:
-    """Return the precision of the runs; raise ValueError where there are several."""
+def check_runs(runs: pd.DataFrame, equation: int) -> str:
+    """Return the precision of the runs; ValueError where there are several, or Eq. 1 lacks DRAM of a run."""
+    if equation == 1 and (lacking := runs.loc[runs.dram_tb.isna(), "run"].tolist()):
+        raise ValueError(
+            f"Eq. 1 needs dram_tb of every run, it is empty in {lacking}: fill it in, or --equation 2"
+        )
     if len(precisions := sorted(set(runs.precision))) > 1:
         found = ", ".join(precisions)
         raise ValueError(f"one calibration belongs to one precision, found {found}: name one with --precision")

@@ -32,7 +32,9 @@ class Splits(NamedTuple):
 def _cut(orders: list[list[int]], n_runs: int, n_train: int | None) -> Splits:
     n_train = round(n_runs * 2 / 3) if n_train is None else n_train
     if not orders:
-        raise ValueError("n_splits must be 1 or more, found none")
+        raise ValueError("n_splits must be 1 or more: no split is left")
+    if n_runs < 2:
+        raise ValueError(f"a split needs a run to train on and one to hold out, found {n_runs} in all")
     if not 0 < n_train < n_runs:
         raise ValueError(f"n_train must lie between 1 and {n_runs - 1}, one less than the runs; found {n_train}")
     index = np.array(orders, dtype=np.intp).reshape(-1, n_runs)
@@ -159,15 +161,15 @@ def held_out_errors(runs: pd.DataFrame, method: Method, splits: Splits) -> Array
     return errors_pct
 
 
-def summary(errors_pct: Array) -> dict[str, float | int]:
+def summary(errors_pct: Array) -> dict[str, float | int | None]:
     """Summarise signed errors (n_splits, n_test) in per cent.
 
     Returns
     -------
     dict
-        ``mae_pct`` and ``sd_pct``, mean and standard deviation (n - 1) of the absolute errors; ``bias_pct``, mean
-        of the signed; ``max_abs_pct``; ``failing_splits``, how many have an error of 10 % or more;
-        ``predictions_over_10_pct``, per cent of the predictions that have.
+        ``mae_pct`` and ``sd_pct``, mean and standard deviation (n - 1; None of one) of the absolute errors;
+        ``bias_pct``, mean of the signed; ``max_abs_pct``; ``failing_splits``, how many have an error of 10 % or
+        more; ``predictions_over_10_pct``, per cent of the predictions that have.
     """
     size = np.abs(errors_pct)
     wrong = size >= LIMIT_PCT
@@ -175,7 +177,7 @@ def summary(errors_pct: Array) -> dict[str, float | int]:
         "n_splits": errors_pct.shape[0],
         "n_test": errors_pct.shape[1],
         "mae_pct": float(size.mean()),
-        "sd_pct": float(size.std(ddof=1)),
+        "sd_pct": float(size.std(ddof=1)) if size.size > 1 else None,
         "bias_pct": float(errors_pct.mean()),
         "max_abs_pct": float(size.max()),
         "failing_splits": int(wrong.any(axis=1).sum()),

@@ -36,6 +36,7 @@ CHIPS: dict[str, dict[str, float | None]] = {
     row.pop("name"): {key: float(row[key]) if row[key] else None for key in row if key != "source"}
     for row in _rows("chips")
 }
+DEFAULT_FORMATS = {chip: next(f for f in ("bf16", "fp16", "fp32") if row[f]) for chip, row in CHIPS.items()}
 LLM_UTILISATION = FACTS["utilisation_llm"]
 UTILISATION_RANGE = (FACTS["utilisation_low"], LLM_UTILISATION, FACTS["utilisation_high"])
 THRESHOLDS_FLOP = {name: FACTS[f"threshold_{name}"] for name in ("eu", "sb53")}
@@ -51,7 +52,7 @@ def chip_figures(chip: str) -> dict[str, float | None]:
 def peak_flop_per_s(chip: str, number_format: str | None = None) -> float:
     """Return a chip's dense peak, by default in its 16-bit format (bf16, else fp16), else in fp32."""
     peaks = {name: peak for name, peak in chip_figures(chip).items() if name in FORMATS and peak}
-    number_format = number_format or next(name for name in ("bf16", "fp16", "fp32") if name in peaks)
+    number_format = number_format or DEFAULT_FORMATS[chip]
     if number_format not in peaks:
         known = f"it has {', '.join(peaks)}; known formats: {', '.join(FORMATS)}"
         raise ValueError(f"{chip} has no peak in {number_format!r}: {known}")
@@ -263,27 +264,26 @@ def energy_mwh(hours: float, power_w: float, pue: float = 1) -> float:
 
 
 def fermi(
-    params: float = 175e9,
-    tokens: float = 300e9,
-    flop_per_param_token: float = 6,
-    chip: str = "A100",
-    number_format: str | None = None,
-    chips: float = 1024,
-    utilisation: float = LLM_UTILISATION,
-    usd_per_chip_hour: float | None = None,
-    power_w: float | None = None,
-    pue: float = FACTS["pue"],
+    params: float = 175e9, tokens: float = 300e9, flop_per_param_token: float = 6, chip: str = "A100",
+    number_format: str | None = None, chips: float = 1024, utilisation: float = LLM_UTILISATION,
+    usd_per_chip_hour: float | None = None, power_w: float | None = None, pue: float = FACTS["pue"],
     kg_co2_per_kwh: float = FACTS["carbon_kg_per_kwh"],
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Answer the common questions about a training run; the defaults are GPT-3's sizes on A100.
 
     None: from ``chips.csv`` (16-bit peak, rental, power); what it lacks too is None in the answer. The keys name
-    their units; ``days_range`` is over `UTILISATION_RANGE`, slowest first.
+    their units; ``days_range`` is over `UTILISATION_RANGE`, slowest first; ``inputs`` are those used.
     """
-    flop, figures = dense_flop(params, tokens, flop_per_param_token), chip_figures(chip)
-    rental = figures["rental_usd_per_h"] if usd_per_chip_hour is None else usd_per_chip_hour
-    power_w = figures["power_w"] if power_w is None else power_w
-    _positive(flop=flop, chips=chips, usd_per_chip_hour=rental, kg_co2_per_kwh=kg_co2_per_kwh)
+    rental, chip_w = (chip_figures(chip)[name] for name in ("rental_usd_per_h", "power_w"))
+    usd_per_chip_hour = rental if usd_per_chip_hour is None else usd_per_chip_hour
+    power_w = chip_w if power_w is None else power_w
+    number_format = number_format or DEFAULT_FORMATS[chip]
+    inputs = {name: value for name, value in locals().items() if name not in ("rental", "chip_w")}
+    _positive(**{name: value for name, value in inputs.items() if not isinstance(value, str)})
+    if pue < 1 or chips % 1:
+        raise ValueError(f"pue must be 1 or more and chips a whole number, found {pue:g} and {chips:g}")
+    flop = dense_flop(params, tokens, flop_per_param_token)
+    _positive(flop=flop)
     hours = flop / gpu_time_flop(1, peak_flop_per_s(chip, number_format), utilisation)
     mwh = None if power_w is None else energy_mwh(hours, power_w, pue)
     return {
@@ -292,8 +292,9 @@ def fermi(
         "days": hours / chips / 24,
         "days_range": [hours * utilisation / u / chips / 24 for u in UTILISATION_RANGE],
         "chip_hours": hours,
-        "cost_usd": None if rental is None else hours * rental,
+        "cost_usd": None if usd_per_chip_hour is None else hours * usd_per_chip_hour,
         "energy_mwh": mwh,
         "co2_t": None if mwh is None else mwh * kg_co2_per_kwh,
         "thresholds": {n: {"ratio": flop / x, "passed": flop > x} for n, x in THRESHOLDS_FLOP.items()},
+        "inputs": inputs,
     }

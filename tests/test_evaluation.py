@@ -186,6 +186,10 @@ def test_a_summary_by_hand():
     )
 
 
+def test_one_error_has_no_spread():
+    assert evaluation.summary(np.array([[-3.0]]))["sd_pct"] is None
+
+
 def test_errors_by_run_are_those_of_its_own_predictions(runs):
     splits = study_splits(21, n_splits=50)
     errors = evaluation.held_out_errors(runs, METHODS["time only"], splits)

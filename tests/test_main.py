@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 from nbformat.v4 import new_code_cell, new_notebook
 
 from estimator_utils import datasets, flops, runner
@@ -139,9 +142,28 @@ def test_a_calibration_is_saved_only_where_it_says_what_it_belongs_to(refused, b
 
 
 def test_a_file_that_cannot_be_written_is_an_error(refused, board, tmp_path):
-    assert "No such file" in refused(
-        "calibrate", board, "--equation", 2, "-o", tmp_path / "none" / "c.json", *DECLARED
-    )
+    words = ("calibrate", board, "--equation", 2, *DECLARED, "-o")
+    path = tmp_path / "none" / "c.json"
+    assert refused(*words, path) == f"error: {path}: No such file or directory: give another path\n"
+    assert refused(*words, tmp_path) == f"error: {tmp_path}: Is a directory: give another path\n"
+
+
+@pytest.mark.parametrize("gate", ["nan", "-1", "80"])
+def test_a_gate_is_a_fraction(refused, board, gate):
+    found = refused("calibrate", board, "--equation", 2, "--gate", gate)
+    assert f"the gate is a GPU utilisation from 0 to 1 (0.8 is 80 %), found {gate}" in found
+
+
+def test_a_collection_is_no_table_but_has_some(refused):
+    found = refused("calibrate", "orin-nano-virtual", "--equation", 2)
+    assert "orin-nano-virtual is a collection: name one of its tables, orin-nano-virtual-trial1, " in found
+
+
+def test_runs_without_dram_are_named(refused, write_csv, runs):
+    runs.loc[2, "dram_tb"] = None
+    path = write_csv(runs)
+    for name in ("calibrate", "evaluate"):
+        assert "dram_tb of every run, it is empty in ['run2']" in refused(name, path, "--equation", 1)
 
 
 # evaluate
@@ -171,6 +193,18 @@ def test_n_train_must_leave_runs_to_test(refused, board, n_train):
 
 def test_evaluate_without_splits_is_refused(refused, board):
     assert "n_splits must be 1 or more" in refused("evaluate", board, "--equation", 1, "--n-splits", 0)
+
+
+def test_one_prediction_has_no_spread_and_is_json(ask, board):
+    assert ask("evaluate", board, "--equation", 1, "--n-splits", 1, "--n-train", 20)["sd_pct"] is None
+
+
+def test_a_seed_is_not_negative_and_one_run_is_not_split(refused, write_csv, runs):
+    assert "--seed must be 0 or more, found -1" in refused(
+        "evaluate", write_csv(runs), "--equation", 1, "--seed", -1
+    )
+    one = write_csv(runs[:1])
+    assert "one to hold out, found 1 in all" in refused("evaluate", one, "--equation", 1, "--gate", 0)
 
 
 @pytest.mark.recorded
@@ -301,7 +335,31 @@ def test_a_precision_impossible_on_a_device_is_an_error_before_counting(refused,
     assert "CUDA" in message
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_where_there_is_none_is_an_error(refused):
+    assert "PyTorch finds no CUDA device: train on cpu" in refused(*WORKLOAD, "--train-on", "cuda")
+
+
+@pytest.mark.parametrize("during", ["counting", "training"])
+def test_an_interrupted_command_ends_at_once_and_in_one_line(during):
+    """While another process counts, and while it trains: the signal comes to the parent alone."""
+    words = [sys.executable, "-m", "estimator_utils", *WORKLOAD, "--steps", "1000000"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while during == "counting" and len(children.read_text().split()) < 2:  # one tracks resources, one counts
+            time.sleep(0.2)
+        time.sleep(0.2)  # it has been told its task
+        if during == "training":
+            process.stderr.read(1)  # of the progress bar
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "")
+    assert err.endswith("interrupted\n")
+    assert "Traceback" not in err
+
+
 def test_a_workload_that_cannot_be_is_an_error(refused):
+    assert "the largest tensor would have 3e+22 numbers" in refused("workload", "--d-model", 10**11)
     assert "n_heads must divide d_model: 3 does not divide 16" in refused(
         "workload", "--d-model", 16, "--n-heads", 3
     )
@@ -315,7 +373,9 @@ def test_a_workload_that_cannot_be_is_an_error(refused):
     ("words", "expected"),
     [
         (["--only", "01", "99"], "no notebook starts with '99'; there are: "),
-        (["-p", "sead=3"], "no notebook has a parameter named sead"),
+        (["-p", "sead=3"], "no notebook has a parameter named sead; known: dataset"),
+        (["--jobs", "0"], "--jobs must be 1 or more, found 0"),
+        (["--output", "01_a.ipynb"], "01_a.ipynb: File exists: give another path"),
         (["-p", "sead"], "a parameter is NAME=VALUE, found 'sead'"),
         (["--dataset", "orin-nano-26w"], "'orin-nano-26w' is neither a file nor a registered dataset"),
         (["--in-place", "--dataset", "x"], "--in-place"),

@@ -186,7 +186,8 @@ COMMAND = "fermi --params 175e9 --tokens 300e9 --chip A100 --chips 1024 --utilis
 def test_fermi_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND.split(), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed.pop("inputs")["chips"] == 1024
+    used = {"chips": 1024, "number_format": "bf16", "usd_per_chip_hour": 2.0, "power_w": 400.0, "pue": 1.1}
+    assert printed["inputs"].items() >= used.items()
     assert printed == outside.fermi(175e9, 300e9, chip="A100", chips=1024, utilisation=0.3)
     assert main(COMMAND.split()) == 0
     text = capsys.readouterr().out
@@ -202,7 +203,11 @@ def test_fermi_command_refuses(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: outside.fermi(params=0), "parameters must be a positive number, found 0"),
+        (lambda: outside.fermi(params=0), "params must be a positive number, found 0"),
+        (lambda: outside.dense_flop(0, 1), "parameters must be a positive number, found 0"),
+        (lambda: outside.fermi(flop_per_param_token=0), "flop_per_param_token must be a positive number"),
+        (lambda: outside.fermi(pue=0.5), "pue must be 1 or more and chips a whole number, found 0.5 and 1024"),
+        (lambda: outside.fermi(chips=0.5), "chips a whole number, found 1.1 and 0.5"),
         (lambda: outside.fermi(tokens=-1), "tokens must be"),
         (lambda: outside.fermi(chips=float("nan")), "chips must be"),
         (lambda: outside.fermi(params=1e300, tokens=1e300), "flop must be a positive number, found inf"),
@@ -211,7 +216,7 @@ def test_fermi_command_refuses(capsys: pytest.CaptureFixture[str]) -> None:
         (lambda: outside.fermi(kg_co2_per_kwh=-1), "kg_co2_per_kwh must be"),
         (lambda: outside.fermi(usd_per_chip_hour=0), "usd_per_chip_hour must be"),
         (lambda: outside.fermi(utilisation=1.01), "at most 1, found 1.01"),
-        (lambda: outside.fermi(utilisation=0), "above 0"),
+        (lambda: outside.gpu_time_flop(1, 1, utilisation=0), "above 0"),
         (lambda: outside.fermi(chip="B900"), "unknown chip 'B900'; known: V100, A100, "),
         (lambda: outside.fermi(number_format="fp4"), "fp64, fp32, tf32, fp16, bf16; known formats: .*fp8"),
         (lambda: outside.peak_flop_per_s("V100", "bf16"), "V100 has no peak in 'bf16': it has fp64, fp32, fp16;"),
