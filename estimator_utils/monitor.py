@@ -231,6 +231,8 @@ class Monitor:
             return
         detectors = {"detector": self.detector.state(), "whole": self._whole.state()}
         try:
+            if self._unlogged is not None:
+                self._log.reopen()
             state = {**self._own, "t_s": self.last_s, "parts": self._parts, **detectors}
             self._log.commit(sample, state, [*(self._unlogged or ()), *rows])
         except LogError as error:

@@ -12,7 +12,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,10 @@ class SessionLog:
 
     def __init__(self, path: str | Path, keep_samples: int = 30 * 57_600) -> None:
         self.path, self._keep, self._polls = Path(path), keep_samples, 0
+        self._open()
+
+    def _open(self) -> None:
+        self._file: tuple[int, int] | None = None
         with _explained(self.path):
             if self.path.exists() and self.path.stat().st_size:
                 connect(self.path).close()
@@ -128,9 +132,27 @@ class SessionLog:
                     self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
                 self._db.execute("BEGIN IMMEDIATE")  # a log that cannot be written is found out here
                 self._db.rollback()
+                self._file = self._found()
             except BaseException:
                 self.close()
                 raise
+
+    def _found(self) -> tuple[int, int] | None:
+        """Return what file lies under the log's name now."""
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def reopen(self) -> None:
+        """Open or make the log again where its file was moved or deleted; the moved one is left whole."""
+        if self._file is not None and self._found() == self._file:
+            return
+        with suppress(sqlite3.Error):  # it was closed before, or its disk is gone
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.close()
+        self._open()
 
     def resume(self) -> dict[str, Any] | None:
         """Return the state of the last logged poll, or None in a new log."""
@@ -149,6 +171,8 @@ class SessionLog:
             Where it cannot be written; the log is then as it was before.
         """
         with _explained(self.path):
+            if self._file is None or self._found() != self._file:  # SQLite would write on into a file without name
+                raise LogError(f"{self.path}: was moved or deleted while the monitor wrote it: start again")
             if sessions:  # a finished session survives a power cut too, not only a kill
                 self._db.execute("PRAGMA synchronous = FULL")
             try:

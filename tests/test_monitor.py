@@ -456,6 +456,45 @@ def test_two_monitors_cannot_write_one_log(tmp_path):
     SessionLog(tmp_path / "log.sqlite").close()
 
 
+@pytest.mark.parametrize("fate", ["deleted", "moved", "replaced", "folder moved"])
+def test_a_log_that_is_lost_under_a_live_monitor_is_made_anew(tmp_path, fate, caplog):
+    path, away = tmp_path / "logs" / "log.sqlite", tmp_path / "logs" / "away.sqlite"
+    path.parent.mkdir()
+    log = SessionLog(path)
+
+    def happen(k, board, watcher):
+        if k == 40:
+            if fate == "deleted":
+                path.unlink()
+            elif fate == "folder moved":
+                path.parent.rename(tmp_path / "elsewhere")
+            else:
+                path.rename(away)
+            if fate == "replaced":
+                path.touch()
+        if k == 58 and fate == "folder moved":  # the session has ended meanwhile
+            path.parent.mkdir()
+
+    (row,) = live_rows(tmp_path, happen, log)
+    log.close()
+    assert [logged["energy_net_j"] for logged in read_sessions(path)] == [row["energy_net_j"]]
+    assert "poll not logged" in read_sessions(path)[0]["marks"]
+    assert any("was moved or deleted" in message for message in caplog.messages)
+    assert any("can be written again" in message for message in caplog.messages)
+    if fate == "moved":
+        connection = sqlite3.connect(away)
+        assert connection.execute("SELECT count(*) FROM samples").fetchone() == (40,)
+        connection.close()
+
+
+def test_a_log_that_is_lost_under_a_replay_ends_it(tmp_path):
+    log = SessionLog(tmp_path / "log.sqlite")
+    (tmp_path / "log.sqlite").unlink()
+    with pytest.raises(LogError, match="was moved or deleted"):
+        rows_of(a_replay(), SETTINGS, log)
+    log.close()
+
+
 def test_a_log_belongs_to_one_source(tmp_path):
     log = SessionLog(tmp_path / "log.sqlite")
     rows_of(a_replay(), SETTINGS, log)
