@@ -165,7 +165,7 @@ class Monitor:
     def estimate(self, session: Session) -> tuple[float | None, int | None, str]:
         """Return TFLOP and the equation that gave it, or None and None; and what there is to say about it."""
         if session.energy_net_j is None:
-            return None, None, "no estimate: power was missing"
+            return None, None, "no estimate: power was missing for most of the time"
         note = ""
         for calibration in self.settings.calibrations():
             if calibration.equation == 1 and session.dram_tb is None:

@@ -324,7 +324,7 @@ def test_a_monitor_that_was_away_goes_on_with_the_open_session(tmp_path):
     (row,) = live_rows(tmp_path, lambda *_: None, log, polls=range(44, 60))
     log.close()
     (undisturbed,) = live_rows(tmp_path / "again", lambda *_: None)
-    assert row["marks"] == ("monitor restarted x1",)
+    assert row["marks"] == ("monitor restarted x1", "power not seen for 24% of the time")
     assert (row["gaps"], row["gap_s"]) == (1, 7.5)  # from poll 39 to poll 44
     assert row["energy_net_j"] == pytest.approx(undisturbed["energy_net_j"])
     assert row["duration_s"] == undisturbed["duration_s"]
