@@ -28,6 +28,8 @@ IDLE_POLLS = 20, 60  # the median of at least and at most so many idle readings 
 IDLE_TOLERANCE_W, IDLE_TOLERANCE = 0.08, 0.1
 SLEEP_S = 1.0  # the machine slept where its clocks with and without sleep part by more between two polls
 
+SUMS = ("parts", "duration_s", "energy_net_j", "dram_tb", "estimate_tflop")  # of a merged row, over its fragments
+
 Row = dict[str, Any]
 
 
@@ -101,7 +103,7 @@ class Monitor:
         self._whole = Detector(
             self._idle_power_w, rule.merging(self.settings.merge_gap_s)
         )  # over dips inside a run
-        self._parts = 0
+        self._parts: Row | None = None  # sums over the fragments so far
 
     def _resume(self, state: dict[str, Any], path: Path) -> None:
         if state["source"] != self.source.name:
@@ -179,15 +181,17 @@ class Monitor:
         """Return rows of a session that ended and, where it was the last of several fragments, of their whole."""
         rows = []
         if ended is not None:
-            self._parts += 1
-            rows.append(self._row("session", ended, 1))
+            rows.append(self._row("session", ended))
+            self._parts = _joined(self._parts, rows[0])
         if whole is not None:
-            if self._parts > 1:
-                rows.append(self._row("merged", whole, self._parts))
-            self._parts = 0
+            if self._parts is not None and self._parts["parts"] > 1:
+                note = f"merged of {self._parts['parts']} fragments, which are listed too"
+                note += "; no estimate: a fragment has none" if self._parts["estimate_tflop"] is None else ""
+                rows.append({**self._row("merged", whole), **self._parts, "note": note})
+            self._parts = None
         return rows
 
-    def _row(self, kind: str, session: Session, parts: int) -> Row:
+    def _row(self, kind: str, session: Session) -> Row:
         tflop, equation, note = self.estimate(session)
         idle_w = statistics.median(self._idle_w) if len(self._idle_w) >= IDLE_POLLS[0] else None
         tolerance_w = max(IDLE_TOLERANCE_W, IDLE_TOLERANCE * self._idle_power_w)
@@ -198,7 +202,7 @@ class Monitor:
         return {
             "kind": kind,
             **asdict(session),
-            "parts": parts,
+            "parts": 1,
             "estimate_tflop": tflop,
             "equation": equation,
             "note": note,
@@ -246,6 +250,14 @@ class Monitor:
             if self._unlogged is not None:
                 log.warning("%s: can be written again", self._log.path)
             self._unlogged = None
+
+
+def _joined(parts: Row | None, part: Row) -> Row:
+    """Return the sums with one fragment more; what one fragment lacks is unknown of the whole."""
+    if parts is None:
+        return {name: part[name] for name in (*SUMS, "equation")}
+    sums = {n: None if None in (parts[n], part[n]) else parts[n] + part[n] for n in SUMS}
+    return {**sums, "equation": parts["equation"] if parts["equation"] == part["equation"] else None}
 
 
 def _slept_s() -> float:

@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -177,7 +178,10 @@ class SessionLog:
                 self._db.execute("PRAGMA synchronous = FULL")
             try:
                 with self._db:
-                    last = self._insert("samples", vars(sample)) if sample is not None else None
+                    if sample is not None:
+                        last = self._insert("samples", vars(sample))
+                    else:
+                        (last,) = self._db.execute("SELECT max(id) FROM samples").fetchone()
                     for session in sessions:
                         row = {**session, "marks": "; ".join(session["marks"]), "sample_id": last}
                         self._insert("sessions", {name: row[name] for name in SESSION_COLUMNS})
@@ -209,14 +213,14 @@ def session_line(row: dict[str, Any]) -> str:
     marks = row["marks"] if isinstance(row["marks"], str) else "; ".join(row["marks"])
     remarks = [
         "simulated" if row["data"] == "simulated" else "",
-        f"of {row['parts']} fragments" if row["kind"] == "merged" else "",
         f"{row['gaps']} gaps of {row['gap_s']:.0f} s in all" if row["gaps"] else "",
         marks,
         row["note"],
         row["warning"],
     ]
+    began = row["start_wall_s"] and f" began {datetime.fromtimestamp(row['start_wall_s']):%Y-%m-%d %H:%M:%S},"
     return (
-        f"{row['kind']} {row['start_s']:.1f} to {row['end_s']:.1f} s: {row['duration_s']:.1f} s,"
+        f"{row['kind']}{began or ''} {row['start_s']:.1f} to {row['end_s']:.1f} s: {row['duration_s']:.1f} s,"
         f" {with_unit(row['energy_net_j'], 'J')}, {with_unit(row['dram_tb'], 'TB')}, {estimate}"
         + "".join(f"; {remark}" for remark in remarks if remark)
     )
@@ -244,8 +248,11 @@ def read_session(path: str | Path, session: int) -> tuple[dict[str, Any], list[d
     rows = _query(path, "SELECT * FROM sessions WHERE id = ?", (session,))
     if not rows:
         raise LogError(f"{path}: there is no session {session}: list them with: sessions {path}")
-    last = rows[0]["sample_id"]
-    between = (last - rows[0]["polls"] - AROUND_POLLS, last + AROUND_POLLS)
+    # The poll that ends a session may come long after its end; times alone repeat where a clock began again.
+    last, start_s = rows[0]["sample_id"] or 0, rows[0]["start_s"]
+    text = "SELECT max(id) AS id FROM samples WHERE id <= ? AND t_s <= ?"
+    first = min(last - rows[0]["polls"], _query(path, text, (last, start_s))[0]["id"] or last)
+    between = (first - AROUND_POLLS, last + AROUND_POLLS)
     samples = _query(path, "SELECT * FROM samples WHERE id BETWEEN ? AND ? ORDER BY id", between)
     if not samples:
         raise LogError(f"{path}: the samples of session {session} are no longer kept (--keep-days)")
