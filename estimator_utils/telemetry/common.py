@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from . import Sample
 
@@ -22,6 +22,9 @@ DOUBT_S = 60.0
 # No board or GPU draws more; drivers' blank values (9.2e18, 1.4e14) lie far above.
 POWER_MAX_W = 1e5
 DST_S = 3600.0
+LOG_AGAIN_S = 3600.0
+REMIND_S = 86_400.0
+NEEDED = ("power_w", "gpu_util")
 BACKOFF_S = (1.0, 60.0)
 
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?\s*", re.ASCII)
@@ -50,14 +53,27 @@ def plausible_power_w(power_w: float | None, rail: str) -> float | None:
     return None if power_w <= 0 and _ALWAYS_ON.search(rail) else power_w
 
 
+class Loss(NamedTuple):
+    """Since when a field is missing, and the reason that was logged; none while the loss is too fresh."""
+
+    since_s: float
+    logged: str = ""
+
+
 class Missing(dict[str, str]):
-    """Fields that a source cannot give at the moment, with the reason; each reason is logged once."""
+    """Fields that a source cannot give at the moment, with the reason.
+
+    A loss and the return are logged, of each field at most once in `LOG_AGAIN_S`, so that a flickering sensor does
+    not fill the journal; a loss without which nothing can be estimated again once in `REMIND_S`.
+    """
 
     def __init__(self, source: str) -> None:
         super().__init__()
         self._source = source
-        self._logged: set[tuple[str, str]] = set()
+        self._losses: dict[str, Loss] = {}
+        self._logged_s: dict[str, float] = {}
         self._idle_w = self._idle_hz = math.inf
+        self._high_hz = 0.0
         self._zero_since_s: float | None = None
 
     def check(self, sample: Sample, reasons: Mapping[str, str]) -> Sample:
@@ -76,20 +92,33 @@ class Missing(dict[str, str]):
         for field, reason in reasons.items():
             if getattr(sample, field) is None:
                 self[field] = reason
-                if (field, reason) not in self._logged:
-                    self._logged.add((field, reason))
-                    log.warning("%s: no %s: %s", self._source, field, reason)
+                self._log_loss(field, reason, sample.t_s)
+        for field in self._losses.keys() - self.keys():
+            loss = self._losses.pop(field)
+            if loss.logged:
+                log.warning("%s: %s is back after %.0f s", self._source, field, sample.t_s - loss.since_s)
         return sample
+
+    def _log_loss(self, field: str, reason: str, t_s: float) -> None:
+        loss = self._losses.setdefault(field, Loss(t_s))
+        pause_s = LOG_AGAIN_S if reason != loss.logged else REMIND_S if field in NEEDED else math.inf
+        if t_s - self._logged_s.get(field, -math.inf) < pause_s:
+            return
+        since = f", for {t_s - loss.since_s:.0f} s now" if t_s > loss.since_s else ""
+        log.warning("%s: no %s: %s%s", self._source, field, reason, since)
+        self._losses[field], self._logged_s[field] = loss._replace(logged=reason), t_s
 
     def _doubts_load(self, sample: Sample) -> bool:
         """Tell whether the GPU load was 0 for long while the rail draws well above its idle.
 
         A stuck sensor is known for that (jetson_stats PR #889, #380). A GPU clock at its idle value speaks for
-        the load: then it is the CPU that draws the power.
+        the load, then it is the CPU that draws the power: but only where the clock has been seen to move, since
+        jetson_clocks holds it.
         """
         power_w, clock_hz = sample.power_w or math.inf, sample.gpu_clock_hz or math.inf
         self._idle_w, self._idle_hz = min(self._idle_w, power_w), min(self._idle_hz, clock_hz)
-        idle_clock = clock_hz <= self._idle_hz < math.inf
+        self._high_hz = max(self._high_hz, sample.gpu_clock_hz or 0.0)
+        idle_clock = clock_hz <= self._idle_hz < self._high_hz
         if sample.gpu_util != 0 or not self._idle_w + DOUBT_W <= power_w < math.inf or idle_clock:
             self._zero_since_s = None
         elif self._zero_since_s is None:
