@@ -428,6 +428,38 @@ def test_a_child_that_ends_is_started_again_after_growing_pauses(monkeypatch):
     assert child.reason == "sh ended"
 
 
+def test_a_descendant_that_holds_the_pipe_stops_neither_the_watchdog_nor_the_end(monkeypatch):
+    monkeypatch.setattr(common, "BACKOFF_S", (0.05, 0.05))
+    child = Child(["sh", "-c", "sleep 100 & echo here; exit"], str, silence_s=0.3)
+    deadline_s = time.monotonic() + 5
+    while child.failures < 2 and time.monotonic() < deadline_s:
+        child.newest(0.1)
+    assert child.failures >= 2
+    assert child.reason == "silent for 0.3 s"
+    child.newest(1.0)
+    began_s = time.monotonic()
+    child.close()
+    assert time.monotonic() - began_s < 1.0
+
+
+def test_a_descendant_that_left_the_group_does_not_stop_the_end(monkeypatch):
+    monkeypatch.setattr(common, "CLOSE_S", 0.2)
+    child = Child(["sh", "-c", "setsid sleep 2 & echo here; exec sleep 100"], str, silence_s=60.0)
+    assert child.newest(2.0)[2] == "here\n"
+    began_s = time.monotonic()
+    child.close()
+    assert time.monotonic() - began_s < 1.0
+
+
+def test_a_parser_that_raises_is_a_failure_with_its_reason(monkeypatch):
+    monkeypatch.setattr(common, "BACKOFF_S", (0.05, 0.05))
+    child = Child(["sh", "-c", "echo no number; exec sleep 100"], float, silence_s=60.0)
+    while child.failures < 2:
+        assert child.newest(5.0)[2] is None
+    assert child.reason.startswith("its reader failed: ValueError: could not convert string to float")
+    child.close()
+
+
 def rows_of(trace):
     return list(zip(trace.t_s, trace.power_w, trace.gpu_util, trace.dram_bytes_per_s, strict=True))
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -26,6 +29,7 @@ LOG_AGAIN_S = 3600.0
 REMIND_S = 86_400.0
 NEEDED = ("power_w", "gpu_util")
 BACKOFF_S = (1.0, 60.0)
+CLOSE_S = 5.0  # for a reader whose pipe a descendant in a session of its own holds open
 
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?\s*", re.ASCII)
 # Rails that feed the CPU, the SoC or the whole module are never off; a GPU's own rail may be.
@@ -180,7 +184,7 @@ class Child(Generic[Message]):
             self._changed.wait_for(lambda: self._newest or self.failures > failures, wait_s)
             found, self._newest = self._newest, None
             if self._process is not None and time.monotonic() > self._heard_s + self._silence_s:
-                self._process.kill()
+                _kill(self._process)
             return found or (time.monotonic(), time.time(), None)
 
     def _run(self) -> None:
@@ -189,6 +193,8 @@ class Child(Generic[Message]):
                 reason = self._listen()
             except OSError as error:
                 reason = f"cannot start {self._command[0]}: {error.strerror}"
+            except Exception as error:  # else the thread would end, and nobody hear of it
+                reason = f"its reader failed: {type(error).__name__}: {error}"
             with self._changed:
                 self.reason, self.failures = reason, self.failures + 1
                 self._changed.notify()
@@ -199,26 +205,44 @@ class Child(Generic[Message]):
         """Run the process to its end; return why it ended."""
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
         with subprocess.Popen(
-            self._command, stdin=pipe, stdout=pipe, stderr=nowhere, text=True, errors="replace"
+            self._command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=nowhere,
+            text=True,
+            errors="replace",
+            start_new_session=True,
         ) as process:
             self._heard_s, self._process = time.monotonic(), process
-            if self._closed.is_set():
-                process.kill()
-            for line in process.stdout or ():
-                self._heard_s = time.monotonic()
-                is_whole = line.endswith("\n")  # of a program that was killed it may be cut inside of a number
-                if is_whole and (message := self._parse(line)) is not None:
-                    with self._changed:
-                        self._newest = self._heard_s, time.time(), message
-                        self._changed.notify()
-                    self._pause_s = BACKOFF_S[0]
-            self._process = None
+            try:
+                if self._closed.is_set():
+                    return "closed"
+                for line in process.stdout or ():
+                    self._hear(line)
+            finally:
+                self._process = None
+                _kill(process)
         is_silent = time.monotonic() > self._heard_s + self._silence_s
         return f"silent for {self._silence_s:g} s" if is_silent else f"{self._command[0].rpartition('/')[2]} ended"
+
+    def _hear(self, line: str) -> None:
+        self._heard_s = time.monotonic()
+        is_whole = line.endswith("\n")  # of a program that was killed it may be cut inside of a number
+        if is_whole and (message := self._parse(line)) is not None:
+            with self._changed:
+                self._newest = self._heard_s, time.time(), message
+                self._changed.notify()
+            self._pause_s = BACKOFF_S[0]
 
     def close(self) -> None:
         """End the process; twice does no harm."""
         self._closed.set()
         if (process := self._process) is not None:
-            process.kill()
-        self._thread.join()
+            _kill(process)
+        self._thread.join(CLOSE_S)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill a process that is not waited for yet, and its children, which may hold its pipe open."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
