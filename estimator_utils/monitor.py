@@ -91,6 +91,7 @@ class Monitor:
         # what a log must agree on, so that its open session can go on here
         self._own = {
             "source": source.name,
+            "head": source.head(),
             "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip() if source.live else "",
             "told": f"{self._idle_power_w} W, {settings.rule}, merging {settings.merge_gap_s} s",
         }
@@ -108,6 +109,11 @@ class Monitor:
     def _resume(self, state: dict[str, Any], path: Path) -> None:
         if state["source"] != self.source.name:
             raise LogError(f"{path}: holds {state['source']}, not {self.source.name}: give another --log")
+        if state.get("head", self._own["head"]) != self._own["head"]:
+            raise LogError(
+                f"{path}: holds another log or trace of the name {self.source.name}, which was replaced or rotated"
+                " since: give another --log"
+            )
         self._parts = state["parts"]
         self.detector.restore(state["detector"])
         self._whole.restore(state["whole"])

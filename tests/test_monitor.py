@@ -26,6 +26,7 @@ from estimator_utils.telemetry import Sample
 from estimator_utils.telemetry.jetson import Sysfs
 from estimator_utils.telemetry.jtop import Jtop
 from estimator_utils.telemetry.replay import Replay
+from estimator_utils.telemetry.tegrastats import TegrastatsLog
 from tests.support import jtop_harness
 from tests.support.kill9 import BELONGS, SETTINGS, three_sessions
 from tests.support.player import MODEL, Board, play
@@ -522,6 +523,48 @@ def test_a_log_belongs_to_one_source(tmp_path):
     with pytest.raises(LogError, match="give another --log"):
         Monitor(Replay("replay:other", three_sessions()), SETTINGS, log)
     log.close()
+
+
+def test_another_trace_of_the_same_name_is_refused(tmp_path):
+    log = SessionLog(tmp_path / "log.sqlite")
+    rows_of(a_replay(), SETTINGS, log)
+    with pytest.raises(LogError, match=r"replaced or rotated.*give another --log"):
+        Monitor(a_replay(three_sessions(seed=1)), SETTINGS, log)
+    log.close()
+
+
+def test_a_log_that_grows_goes_on_and_a_rotated_one_is_refused(tmp_path):
+    line = "{} RAM 2147/7620MB (lfb 4x4MB) CPU [1%@729] GR3D_FREQ {}% VDD_CPU_GPU_CV {}mW/600mW\n"
+    lines = [
+        line.format(f"01-02-2026 03:{k // 60:02}:{k % 60:02}", 99 * busy, 8000 if busy else 640)
+        for k, busy in enumerate(30 <= k < 90 for k in range(150))
+    ]
+    path, found = tmp_path / "tegrastats.log", []
+
+    def watch():
+        log = SessionLog(tmp_path / "log.sqlite")
+        try:
+            settings = Settings(EQ2, rule=Rule(period_s=1.0))
+            monitor = Monitor(TegrastatsLog(path), settings, log)
+            stop = threading.Event()
+            at_end = len(path.read_text().splitlines()) - 1
+            daemon.run(
+                monitor,
+                lambda sample, rows: (found.extend(rows), sample and sample.t_s >= at_end and stop.set()),
+                0,
+                stop,
+            )
+        finally:
+            log.close()
+
+    for n in (1, 60, 150):  # as far as it had been written when it was looked at
+        path.write_text("".join(lines[:n]))
+        watch()
+    (row,) = found
+    assert (row["start_s"], row["end_s"]) == (30, 90)
+    path.write_text("".join(lines[20:]))
+    with pytest.raises(LogError, match="replaced or rotated"):
+        watch()
 
 
 def test_a_folder_that_does_not_exist_is_told(tmp_path):
