@@ -1,6 +1,10 @@
 """The monitor: notices training runs in a source's samples and writes down how many TFLOP each one took.
 
 Verifier's side: it knows readings and a calibration, and nothing of the workload. `daemon` runs it.
+
+What the phase of the polls does: the study's ten minutes, polled every 1.5 s, give +1.14 to +2.15 % by Eq. 1 with
+trial 1's constants. Of 1,500 phases four, 1.303 to 1.306 s, are 0.61 to 0.65 points off +1.5 %, the others within
+0.6. It is sampling noise of the DRAM counter: with the traffic of all readings every phase is within 0.6 points.
 """
 
 from __future__ import annotations
