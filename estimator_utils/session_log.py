@@ -173,7 +173,9 @@ class SessionLog:
         """
         with _explained(self.path):
             if self._file is None or self._found() != self._file:  # SQLite would write on into a file without name
-                raise LogError(f"{self.path}: was moved or deleted while the monitor wrote it: start again")
+                raise LogError(
+                    f"{self.path}: was moved or deleted under the monitor, which makes it anew as it goes on"
+                )
             if sessions:  # a finished session survives a power cut too, not only a kill
                 self._db.execute("PRAGMA synchronous = FULL")
             try:
@@ -249,7 +251,8 @@ def read_session(path: str | Path, session: int) -> tuple[dict[str, Any], list[d
     if not rows:
         raise LogError(f"{path}: there is no session {session}: list them with: sessions {path}")
     # The poll that ends a session may come long after its end; times alone repeat where a clock began again.
-    last, start_s = rows[0]["sample_id"] or 0, rows[0]["start_s"]
+    last_id = "SELECT coalesce(?, max(id), 0) AS id FROM samples"  # earlier logs had none of a session cut short
+    last, start_s = _query(path, last_id, (rows[0]["sample_id"],))[0]["id"], rows[0]["start_s"]
     text = "SELECT max(id) AS id FROM samples WHERE id <= ? AND t_s <= ?"
     first = min(last - rows[0]["polls"], _query(path, text, (last, start_s))[0]["id"] or last)
     between = (first - AROUND_POLLS, last + AROUND_POLLS)

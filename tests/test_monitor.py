@@ -655,6 +655,11 @@ def test_a_session_that_was_open_at_the_end_of_the_readings_is_plotted(tmp_path)
     session_log.plot_session(tmp_path / "log.sqlite", 1, tmp_path / "session.png")
     row, samples = session_log.read_session(tmp_path / "log.sqlite", 1)
     assert "readings ended first" in row["marks"]
+    database = sqlite3.connect(tmp_path / "log.sqlite")
+    with database:
+        database.execute("UPDATE sessions SET sample_id = NULL")  # as it was written at first
+    database.close()
+    assert session_log.read_session(tmp_path / "log.sqlite", 1)[1] == samples
     assert samples[0]["t_s"] < row["start_s"] < row["end_s"] == samples[-1]["t_s"]
 
 
