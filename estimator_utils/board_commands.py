@@ -98,11 +98,11 @@ def _monitor(commands: Any, command: Any) -> None:
 
 def _sessions(commands: Any, command: Any) -> None:
     def run(options: argparse.Namespace) -> None:
-        from estimator_utils import session_log
+        from estimator_utils import session_log, session_plot
 
         if options.plot is not None:
             output = options.output or f"session{options.plot}.png"
-            session_log.plot_session(options.log, options.plot, output)
+            session_plot.plot_session(options.log, options.plot, output)
             print(output)
         elif options.export:
             print(f"{session_log.export_samples(options.log, options.export)} samples in {options.export}")

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from estimator_utils import daemon, datasets, monitor, session_log
+from estimator_utils import daemon, datasets, monitor, session_log, session_plot
 from estimator_utils.calibration import Calibration, CalibrationMismatchError
 from estimator_utils.monitor import Monitor
 from estimator_utils.schema import Metadata, Trace, write_dataset
@@ -625,7 +625,7 @@ def test_sessions_are_plotted_and_samples_exported(tmp_path):
     row, samples = session_log.read_session(path, 2)
     assert row["energy_net_j"] == rows[1]["energy_net_j"]
     assert samples[0]["t_s"] < rows[1]["start_s"] < rows[1]["end_s"] < samples[-1]["t_s"]
-    session_log.plot_session(path, 2, tmp_path / "session.png")
+    session_plot.plot_session(path, 2, tmp_path / "session.png")
     assert (tmp_path / "session.png").read_bytes().startswith(b"\x89PNG")
     assert session_log.export_samples(path, tmp_path / "samples.parquet") == 400
     exported = pd.read_parquet(tmp_path / "samples.parquet")
@@ -635,7 +635,7 @@ def test_sessions_are_plotted_and_samples_exported(tmp_path):
     )
     assert exported.gpu_clock_hz.isna().all()
     with pytest.raises(LogError, match="no session 9"):
-        session_log.plot_session(path, 9, tmp_path / "none.png")
+        session_plot.plot_session(path, 9, tmp_path / "none.png")
     assert all("simulated" in session_log.session_line(row) for row in rows)
 
 
@@ -652,7 +652,7 @@ def test_a_session_that_was_open_at_the_end_of_the_readings_is_plotted(tmp_path)
     log = SessionLog(tmp_path / "log.sqlite")
     rows_of(a_replay(cut(three_sessions(), 0, 150)), SETTINGS, log)
     log.close()
-    session_log.plot_session(tmp_path / "log.sqlite", 1, tmp_path / "session.png")
+    session_plot.plot_session(tmp_path / "log.sqlite", 1, tmp_path / "session.png")
     row, samples = session_log.read_session(tmp_path / "log.sqlite", 1)
     assert "readings ended first" in row["marks"]
     database = sqlite3.connect(tmp_path / "log.sqlite")
