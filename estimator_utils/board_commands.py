@@ -81,6 +81,7 @@ def _monitor(commands: Any, command: Any) -> None:
 
     parser = command(commands, "monitor", run, "watch a board and estimate the TFLOP of each training run")
     _source_arguments(parser, period_s=1.5)
+    merge_help = "list fragments no further apart as one, too: a merged row repeats the sums of its fragments"
     add = parser.add_argument
     add("--precision", choices=PRECISIONS, default="fp32", help="of the runs: no sensor can tell it")
     add("--calibration", required=True, metavar="FILE", help="written by calibrate -o")
@@ -90,18 +91,18 @@ def _monitor(commands: Any, command: Any) -> None:
     add("--idle-w", type=float, metavar="W", help="idle baseline in place of the calibration's")
     add("--dram-factor", type=float, default=1.0, help="counted per true byte, as record measured it")
     add("--edges", choices=("unbiased", "study"), default="unbiased", help="between which a session is integrated")
-    add("--merge-gap", type=float, default=0.0, metavar="S", help="list fragments no further apart as one, too")
+    add("--merge-gap", type=float, default=0.0, metavar="S", help=merge_help)
     add("--speed", type=float, default=1.0, help="of the monitor's clock; 0: as fast as a log is read")
     add("--force", action="store_true", help="use a calibration of another board, marking estimates")
 
 
 def _sessions(commands: Any, command: Any) -> None:
     def run(options: argparse.Namespace) -> None:
-        from estimator_utils import session_log
+        from estimator_utils import session_log, session_plot
 
         if options.plot is not None:
             output = options.output or f"session{options.plot}.png"
-            session_log.plot_session(options.log, options.plot, output)
+            session_plot.plot_session(options.log, options.plot, output)
             print(output)
         elif options.export:
             print(f"{session_log.export_samples(options.log, options.export)} samples in {options.export}")

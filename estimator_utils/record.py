@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import csv
 import datetime
+import fcntl
 import json
 import math
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
@@ -91,7 +93,8 @@ def record(
     Raises
     ------
     RecordError
-        Where the source is a log, the board is busy, power is missing, or a workload fails.
+        Where the source is a log, another recording goes on in the folder, the board is busy, power is missing,
+        or a workload fails.
     """
     for name, value in (("period_s", period_s), ("idle_s", idle_s), ("copy_s", copy_s)):
         if not 0 < value < math.inf:
@@ -108,40 +111,58 @@ def record(
     backward = flops.FUSED_BACKWARD if device == "cuda" else flops.MATH_BACKWARD
     for workload in sweep:
         check_precision(workload.precision, device)
-    folder = Path(output) / ".record" / table
+    with _locked(Path(output)):
+        folder = Path(output) / ".record" / table
 
-    idle = _once(folder / "idle.json", lambda: {"identity": said, **_idle(source, idle_s, period_s)})
-    if idle["identity"] != said:
-        raise RecordError(f"the sweep began on {idle['identity']}, this is {said}: record into another --output")
-    factor = None
-    if (idle_bytes_per_s := idle["dram_bytes_per_s"]) is not None:
-        measure_copy = partial(_copy, source, {"copy_s": copy_s, "device": device}, period_s, idle_bytes_per_s)
-        factor = _once(folder / "copy.json", measure_copy)["factor"]
-    about = replace(
-        about,
-        **said,
-        dram_counter_factor=factor,
-        software=f"torch {torch.__version__} on {device}, {platform.platform()}, read through {source.name};"
-        f" truth by the closed form, attention backward {backward:g} times its forward",
-        date=about.date or idle["date"],
-        precision=" ".join(dict.fromkeys(w.precision for w in sweep)),
-    )
-    files = {w: folder / "runs" / f"{w.run}.json" for w in sweep}
-    for workload, path in files.items():
-        if path.exists() and asdict(workload).items() - json.loads(path.read_text())["row"].items():
-            raise RecordError(f"{workload.run} was recorded with other settings: record into another --table")
-    truths = {w: flops.closed_form(w, backward).tflop(w.steps) for w in sweep if not files[w].exists()}
-    with tqdm(total=sum(truths.values()), unit="TFLOP", bar_format=BAR) as bar:
-        for workload, truth_tflop in truths.items():
-            bar.set_description(f"{sweep.index(workload) + 1}/{len(sweep)} {workload.run}")
-            show = partial(_show, bar, bar.n, truth_tflop)
-            known = {"idle_power_w": idle["power_w"], "truth_tflop": truth_tflop}
-            task = {"workload": workload, "device": device}
-            _once(files[workload], partial(_run, source, task, period_s, known, factor, show))
-            show(1.0)
-            _write(Path(output), about)
-    _write(Path(output), about)
-    return about
+        idle = _once(folder / "idle.json", lambda: {"identity": said, **_idle(source, idle_s, period_s)})
+        if idle["identity"] != said:
+            raise RecordError(
+                f"the sweep began on {idle['identity']}, this is {said}: record into another --output"
+            )
+        factor = None
+        if (idle_bytes_per_s := idle["dram_bytes_per_s"]) is not None:
+            measure_copy = partial(_copy, source, {"copy_s": copy_s, "device": device}, period_s, idle_bytes_per_s)
+            factor = _once(folder / "copy.json", measure_copy)["factor"]
+        about = replace(
+            about,
+            **said,
+            dram_counter_factor=factor,
+            software=f"torch {torch.__version__} on {device}, {platform.platform()}, read through {source.name};"
+            f" truth by the closed form, attention backward {backward:g} times its forward",
+            date=about.date or idle["date"],
+            precision=" ".join(dict.fromkeys(w.precision for w in sweep)),
+        )
+        files = {w: folder / "runs" / f"{w.run}.json" for w in sweep}
+        for workload, path in files.items():
+            if path.exists() and asdict(workload).items() - json.loads(path.read_text())["row"].items():
+                raise RecordError(f"{workload.run} was recorded with other settings: record into another --table")
+        truths = {w: flops.closed_form(w, backward).tflop(w.steps) for w in sweep if not files[w].exists()}
+        with tqdm(total=sum(truths.values()), unit="TFLOP", bar_format=BAR) as bar:
+            for workload, truth_tflop in truths.items():
+                bar.set_description(f"{sweep.index(workload) + 1}/{len(sweep)} {workload.run}")
+                show = partial(_show, bar, bar.n, truth_tflop)
+                known = {"idle_power_w": idle["power_w"], "truth_tflop": truth_tflop}
+                task = {"workload": workload, "device": device}
+                _once(files[workload], partial(_run, source, task, period_s, known, factor, show))
+                show(1.0)
+                _write(Path(output), about)
+        _write(Path(output), about)
+        return about
+
+
+@contextmanager
+def _locked(output: Path) -> Iterator[None]:
+    """Hold a dataset folder for one recording at a time; the lock goes with the process."""
+    path = output / ".record" / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordError(
+                f"another recording goes on in {output}: wait for its end, or give another --output"
+            ) from None
+        yield
 
 
 def _show(bar: Any, before: float, truth_tflop: float, share: float) -> None:

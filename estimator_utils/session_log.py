@@ -12,8 +12,9 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -111,6 +112,10 @@ class SessionLog:
 
     def __init__(self, path: str | Path, keep_samples: int = 30 * 57_600) -> None:
         self.path, self._keep, self._polls = Path(path), keep_samples, 0
+        self._open()
+
+    def _open(self) -> None:
+        self._file: tuple[int, int] | None = None
         with _explained(self.path):
             if self.path.exists() and self.path.stat().st_size:
                 connect(self.path).close()
@@ -130,9 +135,27 @@ class SessionLog:
                     self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
                 self._db.execute("BEGIN IMMEDIATE")  # a log that cannot be written is found out here
                 self._db.rollback()
+                self._file = self._found()
             except BaseException:
                 self.close()
                 raise
+
+    def _found(self) -> tuple[int, int] | None:
+        """Return what file lies under the log's name now."""
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def reopen(self) -> None:
+        """Open or make the log again where its file was moved or deleted; the moved one is left whole."""
+        if self._file is not None and self._found() == self._file:
+            return
+        with suppress(sqlite3.Error):  # it was closed before, or its disk is gone
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.close()
+        self._open()
 
     def resume(self) -> dict[str, Any] | None:
         """Return the state of the last logged poll, or None in a new log."""
@@ -151,11 +174,18 @@ class SessionLog:
             Where it cannot be written; the log is then as it was before.
         """
         with _explained(self.path):
+            if self._file is None or self._found() != self._file:  # SQLite would write on into a file without name
+                raise LogError(
+                    f"{self.path}: was moved or deleted under the monitor, which makes it anew as it goes on"
+                )
             if sessions:  # a finished session survives a power cut too, not only a kill
                 self._db.execute("PRAGMA synchronous = FULL")
             try:
                 with self._db:
-                    last = self._insert("samples", vars(sample)) if sample is not None else None
+                    if sample is not None:
+                        last = self._insert("samples", vars(sample))
+                    else:
+                        (last,) = self._db.execute("SELECT max(id) FROM samples").fetchone()
                     for session in sessions:
                         row = {**session, "marks": "; ".join(session["marks"]), "sample_id": last}
                         self._insert("sessions", {name: row[name] for name in SESSION_COLUMNS})
@@ -187,14 +217,14 @@ def session_line(row: dict[str, Any]) -> str:
     marks = row["marks"] if isinstance(row["marks"], str) else "; ".join(row["marks"])
     remarks = [
         "simulated" if row["data"] == "simulated" else "",
-        f"of {row['parts']} fragments" if row["kind"] == "merged" else "",
         f"{row['gaps']} gaps of {row['gap_s']:.0f} s in all" if row["gaps"] else "",
         marks,
         row["note"],
         row["warning"],
     ]
+    began = row["start_wall_s"] and f" began {datetime.fromtimestamp(row['start_wall_s']):%Y-%m-%d %H:%M:%S},"
     return (
-        f"{row['kind']} {row['start_s']:.1f} to {row['end_s']:.1f} s: {row['duration_s']:.1f} s,"
+        f"{row['kind']}{began or ''} {row['start_s']:.1f} to {row['end_s']:.1f} s: {row['duration_s']:.1f} s,"
         f" {with_unit(row['energy_net_j'], 'J')}, {with_unit(row['dram_tb'], 'TB')}, {estimate}"
         + "".join(f"; {remark}" for remark in remarks if remark)
     )
@@ -222,39 +252,16 @@ def read_session(path: str | Path, session: int) -> tuple[dict[str, Any], list[d
     rows = _query(path, "SELECT * FROM sessions WHERE id = ?", (session,))
     if not rows:
         raise LogError(f"{path}: there is no session {session}: list them with: sessions {path}")
-    last = rows[0]["sample_id"]
-    between = (last - rows[0]["polls"] - AROUND_POLLS, last + AROUND_POLLS)
+    # The poll that ends a session may come long after its end; times alone repeat where a clock began again.
+    last_id = "SELECT coalesce(?, max(id), 0) AS id FROM samples"  # earlier logs had none of a session cut short
+    last, start_s = _query(path, last_id, (rows[0]["sample_id"],))[0]["id"], rows[0]["start_s"]
+    text = "SELECT max(id) AS id FROM samples WHERE id <= ? AND t_s <= ?"
+    first = min(last - rows[0]["polls"], _query(path, text, (last, start_s))[0]["id"] or last)
+    between = (first - AROUND_POLLS, last + AROUND_POLLS)
     samples = _query(path, "SELECT * FROM samples WHERE id BETWEEN ? AND ? ORDER BY id", between)
     if not samples:
         raise LogError(f"{path}: the samples of session {session} are no longer kept (--keep-days)")
     return rows[0], samples
-
-
-def plot_session(path: str | Path, session: int, output: str | Path) -> None:
-    """Draw power, GPU load and DRAM traffic of one session into a PNG, PDF or SVG file."""
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    row, samples = read_session(path, session)
-    t_s = np.array([sample["t_s"] for sample in samples]) - row["start_s"]
-    channels = (
-        ("power_w", 1.0, f"{row['rail'] or 'rail'} power (W)"),
-        ("gpu_util", 100.0, "GPU load (%)"),
-        ("dram_bytes_per_s", 1e-9, "DRAM traffic (GB/s)"),
-    )
-    figure, axes = plt.subplots(len(channels), 1, sharex=True, figsize=(7, 5), layout="constrained")
-    for axis, (field, scale, label) in zip(axes, channels, strict=True):
-        values = np.array([sample[field] for sample in samples], dtype=float) * scale
-        axis.plot(t_s, values, linewidth=0.8)
-        axis.axvspan(0, row["end_s"] - row["start_s"], alpha=0.15)
-        axis.set_ylabel(label)
-    axes[0].axhline(row["idle_power_w"], linestyle="--", linewidth=0.8, color="grey")
-    estimate = "no estimate" if row["estimate_tflop"] is None else f"{row['estimate_tflop']:.4g} TFLOP"
-    stamp = " (simulated)" if row["data"] == "simulated" else ""
-    axes[0].set_title(f"Session {session}{stamp}: {row['duration_s']:.1f} s, {estimate}")
-    axes[-1].set_xlabel("time since the first busy poll (s)")
-    figure.savefig(output, dpi=150)
-    plt.close(figure)
 
 
 def export_samples(path: str | Path, output: str | Path) -> int:

@@ -10,10 +10,11 @@ the same trapezoid over "busy = 1, idle = 0", so that energy and time always bel
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from estimator_utils.tally import NOTHING, Channel, Tally, known
 from estimator_utils.telemetry import Sample
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 EDGES = ("unbiased", "study")
 HOLE_POLLS = 2.5  # two readings further apart than this many poll periods have a gap between them
 EDGE_POLLS = 10  # an idle poll further away than this says nothing of when the workload began or ended
+UNSEEN_SHARE = 0.05  # of a session, which is marked where no power was seen for more
 CLOCK_STEP_S = 1.0  # wall time may drift this far from the source's clock between two polls
 
 
@@ -101,71 +103,6 @@ def traffic_tb(t_s: npt.ArrayLike, bytes_per_s: Readings) -> float:
     return energy_j(t_s, bytes_per_s, 0.0) / 1e12
 
 
-def _known(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-class Channel(NamedTuple):
-    """The running trapezoid of one reading: its area, number of readings, and the last one."""
-
-    area: float = 0.0
-    n: int = 0
-    t_s: float | None = None
-    value: float = 0.0
-
-    def add(self, t_s: float, value: float | None) -> Channel:
-        """Return the channel with one reading more; a missing one changes nothing."""
-        if value is None:
-            return self
-        step = 0.0 if self.t_s is None else (t_s - self.t_s) * (self.value + value) / 2
-        return Channel(self.area + step, self.n + 1, t_s, value)
-
-    def total(self, polls: int) -> float | None:
-        """Return the area, or None where most of the polls had no reading."""
-        return self.area if self.n > 1 and 2 * self.n >= polls else None
-
-
-class Tally(NamedTuple):
-    """What has been added up since some poll. Immutable, so that keeping an earlier one costs nothing."""
-
-    channels: tuple[Channel, ...] = (Channel(),) * 4  # busy (1, or 0 at the edges), net W, bytes/s, GPU load
-    polls: int = 0
-    gaps: int = 0
-    gap_s: float = 0.0
-    in_gap: bool = False
-    t_s: float | None = None
-    peak_w: float | None = None
-    marks: Mapping[str, tuple[int, float]] = {}  # by kind: how often, seconds in all
-
-    def mark(self, kind: str, seconds: float = 0.0) -> Tally:
-        """Return the tally with an irregularity counted; memory grows with the kinds only."""
-        n, total_s = self.marks.get(kind, (0, 0.0))
-        return self._replace(marks={**self.marks, kind: (n + 1, total_s + seconds)})
-
-    def add(self, sample: Sample, busy: float | None, idle_power_w: float, hole_s: float) -> Tally:
-        """Return the tally with one poll more."""
-        power_w, util = _known(sample.power_w), _known(sample.gpu_util)
-        net_w = None if power_w is None else max(power_w - idle_power_w, 0.0)
-        values = (busy, net_w, _known(sample.dram_bytes_per_s), util)
-        step_s = 0.0 if self.t_s is None else sample.t_s - self.t_s
-        missing = power_w is None or util is None
-        broken = missing or not 0 <= step_s <= hole_s
-        # where the source's clock started again nothing can be integrated across
-        old = self.channels if step_s >= 0 else [channel._replace(t_s=None) for channel in self.channels]
-        return self._replace(
-            channels=tuple(channel.add(sample.t_s, value) for channel, value in zip(old, values, strict=True)),
-            polls=self.polls + 1,
-            gaps=self.gaps + (broken and not self.in_gap),
-            gap_s=self.gap_s + (max(step_s, 0.0) if broken or self.in_gap else 0.0),
-            in_gap=missing,
-            t_s=sample.t_s,
-            peak_w=max((w for w in (self.peak_w, power_w) if w is not None), default=None),
-        )
-
-
-NOTHING = Tally()
-
-
 @dataclass
 class Detector:
     """The start/stop machine, fed one `Sample` at a time, in constant memory.
@@ -191,7 +128,7 @@ class Detector:
 
     def add(self, sample: Sample) -> Session | None:
         """Take one poll; return the session that it ended, if it ended one."""
-        t_s, util, last_s = sample.t_s, _known(sample.gpu_util), self.last_s
+        t_s, util, last_s = sample.t_s, known(sample.gpu_util), self.last_s
         if t_s == last_s:
             return None  # the same reading again
         if last_s is not None and t_s < last_s:
@@ -259,7 +196,10 @@ class Detector:
         marks = dict((tally.mark(mark) if mark else tally).marks)
         if 0 < traffic.n < tally.polls:
             marks["poll without DRAM"] = tally.polls - traffic.n, 0.0
-        energy_j, traffic_b, util_s = (channel.total(tally.polls) for channel in tally.channels[1:])
+        texts = [f"{kind} x{n}" + (f" ({s:+.1f} s)" if s else "") for kind, (n, s) in marks.items()]
+        if (unseen := tally.unseen()) >= UNSEEN_SHARE:
+            texts.append(f"power not seen for {unseen:.0%} of the time")
+        energy_j, traffic_b, util_s = (channel.total(tally.span_s) for channel in tally.channels[1:])
         return Session(
             start_s=self.start_s,
             end_s=self.end_s if self.downs else self.last_s or self.start_s,
@@ -273,7 +213,7 @@ class Detector:
             gaps=tally.gaps,
             gap_s=tally.gap_s,
             edges=self.rule.edges,
-            marks=tuple(f"{kind} x{n}" + (f" ({s:+.1f} s)" if s else "") for kind, (n, s) in marks.items()),
+            marks=tuple(texts),
             start_wall_s=self.start_wall_s,
         )
 

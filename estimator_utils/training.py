@@ -69,7 +69,9 @@ def watch(
                     event, more = ours.recv()
                     said[event] = more
                     show(more.get("share", 0.0))
-            samples = [*(samples if "start" in said else ()), sample]
+            if "start" not in said:
+                samples.clear()
+            samples.append(sample)
             if "end" in said and sample.t_s >= said["end"]["t_s"]:
                 break
             if "error" in said or (has_ended and "end" not in said):

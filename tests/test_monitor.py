@@ -16,17 +16,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from estimator_utils import daemon, datasets, monitor, session_log
+from estimator_utils import daemon, datasets, monitor, session_log, session_plot
 from estimator_utils.__main__ import main
 from estimator_utils.calibration import Calibration, CalibrationMismatchError
 from estimator_utils.monitor import Monitor
 from estimator_utils.schema import Metadata, Trace, write_dataset
 from estimator_utils.session_log import LogError, SessionLog, read_sessions
-from estimator_utils.sessions import Rule
+from estimator_utils.sessions import Rule, find_sessions, traffic_tb
 from estimator_utils.telemetry import Sample
 from estimator_utils.telemetry.jetson import Sysfs
 from estimator_utils.telemetry.jtop import Jtop
 from estimator_utils.telemetry.replay import Replay
+from estimator_utils.telemetry.tegrastats import TegrastatsLog
 from tests.support import jtop_harness
 from tests.support.kill9 import BELONGS, SETTINGS, three_sessions
 from tests.support.player import MODEL, Board, play
@@ -66,18 +67,42 @@ def recorded():
 
 
 @pytest.mark.recorded
-def test_the_recorded_run_replayed_at_any_phase(recorded):
-    for phase_s in np.arange(30) * 0.05:
-        source = Replay("recorded", recorded, phase_s=phase_s)
-        (row,) = rows_of(source, Settings(EQ1))
-        assert abs(row["start_s"] - 65.5) <= 1.5
-        assert abs(row["end_s"] - 590.4) <= 1.5
-        assert row["energy_net_j"] == pytest.approx(ENERGY_J, rel=0.005)
-        assert error_percent(row) == pytest.approx(1.5, abs=0.6)
-        (row,) = rows_of(source, Settings(EQ2))
-        assert error_percent(row) == pytest.approx(3.1, abs=0.6)
-        assert row["gaps"] == 0
-        assert row["marks"] == ()
+@pytest.mark.parametrize("phase_s", [0.0, 0.3, 0.6, 0.9, 1.2])
+def test_the_recorded_run_replayed(recorded, phase_s):
+    source = Replay("recorded", recorded, phase_s=phase_s)
+    for settings, percent in ((Settings(EQ1), 1.5), (Settings(EQ2), 3.1)):
+        (row,) = rows_of(source, settings)
+        assert error_percent(row) == pytest.approx(percent, abs=0.6)
+        assert (row["gaps"], row["marks"]) == (0, ())
+
+
+@pytest.mark.recorded
+def test_the_recorded_run_at_each_phase_of_the_poll(recorded):
+    """Eq. 1 misses the 0.6 points at a few phases of a thousand, by less than 0.05: noise of the DRAM counter.
+
+    Polls that are 1.5 s apart see one in six readings of the counter, and their integral is a sample of the run's
+    traffic: at phases of 1.303 to 1.306 s it is 0.7 % below that of all readings. With the traffic of all readings
+    Eq. 1 is within 0.6 points at every phase, as Eq. 2 is, which uses none.
+    """
+    phases_s = [*np.arange(375) * 0.004, 1.303, 1.304, 1.305, 1.306]
+    inside = [row for row in zip(recorded.t_s, recorded.dram_bytes_per_s, strict=True) if 65.5 <= row[0] <= 590.4]
+    all_tb = traffic_tb(*zip(*inside, strict=True))
+    errors = []
+    for phase_s in phases_s:
+        (run,) = find_sessions(Replay("recorded", recorded, phase_s=phase_s), IDLE_W)
+        assert abs(run.start_s - 65.5) <= 1.5
+        assert abs(run.end_s - 590.4) <= 1.5
+        assert run.energy_net_j == pytest.approx(ENERGY_J, rel=0.005)
+        tflop = [
+            EQ1.estimate_tflop(run.energy_net_j, run.duration_s, run.dram_tb),
+            EQ1.estimate_tflop(run.energy_net_j, run.duration_s, all_tb),
+            EQ2.estimate_tflop(run.energy_net_j, run.duration_s),
+        ]
+        errors.append([error_percent({"estimate_tflop": value}) for value in tflop])
+    off = np.abs(np.array(errors) - (1.5, 1.5, 3.1))
+    assert np.mean(off[:375, 0] <= 0.6) >= 0.99
+    assert off[:, 0].max() < 0.65
+    assert off[:, 1:].max() <= 0.6
 
 
 def cut(trace, from_s, to_s):
@@ -228,9 +253,29 @@ def test_fragments_and_the_run_they_are_parts_of_are_both_listed():
     ]  # fmt: skip
     first, second, whole = rows[1:4]
     assert (whole["start_s"], whole["end_s"]) == (first["start_s"], second["end_s"])
-    parts_j = first["energy_net_j"] + second["energy_net_j"]
-    assert parts_j <= whole["energy_net_j"] < 1.01 * parts_j
-    assert whole["duration_s"] == pytest.approx(second["end_s"] - first["start_s"])
+    for name in ("estimate_tflop", "duration_s", "energy_net_j", "dram_tb"):
+        assert whole[name] == first[name] + second[name]
+    assert whole["duration_s"] < second["end_s"] - first["start_s"]  # without the idle dip
+    assert (whole["equation"], whole["note"]) == (1, "merged of 2 fragments, which are listed too")
+
+
+def test_a_merged_run_has_no_estimate_where_a_fragment_has_none():
+    trace = three_sessions()
+    power_w = tuple(None if 140 <= k < 229 else w for k, w in enumerate(trace.power_w))
+    rows = rows_of(a_replay(replace(trace, power_w=power_w)), SETTINGS)
+    first, whole = rows[1], rows[3]
+    assert first["estimate_tflop"] is whole["estimate_tflop"] is whole["energy_net_j"] is None
+    assert first["note"] == "no estimate: power was missing for most of the time"
+    assert whole["note"].endswith("no estimate: a fragment has none")
+
+
+def test_a_merged_run_of_two_equations_names_none():
+    trace = three_sessions()
+    traffic = tuple(None if 140 <= k < 230 else b for k, b in enumerate(trace.dram_bytes_per_s))
+    settings = replace(SETTINGS, fallback=replace(EQ2, idle_power_w=0.642))
+    _, first, second, whole, _ = rows_of(a_replay(replace(trace, dram_bytes_per_s=traffic)), settings)
+    assert (first["equation"], second["equation"], whole["equation"]) == (2, 1, None)
+    assert whole["estimate_tflop"] == first["estimate_tflop"] + second["estimate_tflop"]
 
 
 def test_the_dram_counter_is_scaled_to_true_bytes():
@@ -310,6 +355,7 @@ def test_sleep_of_the_machine_is_recorded(tmp_path, monkeypatch):
     (row,) = live_rows(tmp_path, happen)
     assert [mark for mark in row["marks"] if "slept" in mark] == ["machine slept x1 (+600.0 s)"]
     assert row["duration_s"] == pytest.approx(30)
+    assert session_log.session_line(row).startswith("session began 2001-09-0")  # 1e9 s
 
 
 def test_a_monitor_that_was_away_goes_on_with_the_open_session(tmp_path):
@@ -325,7 +371,7 @@ def test_a_monitor_that_was_away_goes_on_with_the_open_session(tmp_path):
     (row,) = live_rows(tmp_path, lambda *_: None, log, polls=range(44, 60))
     log.close()
     (undisturbed,) = live_rows(tmp_path / "again", lambda *_: None)
-    assert row["marks"] == ("monitor restarted x1",)
+    assert row["marks"] == ("monitor restarted x1", "power not seen for 24% of the time")
     assert (row["gaps"], row["gap_s"]) == (1, 7.5)  # from poll 39 to poll 44
     assert row["energy_net_j"] == pytest.approx(undisturbed["energy_net_j"])
     assert row["duration_s"] == undisturbed["duration_s"]
@@ -457,12 +503,93 @@ def test_two_monitors_cannot_write_one_log(tmp_path):
     SessionLog(tmp_path / "log.sqlite").close()
 
 
+@pytest.mark.parametrize("fate", ["deleted", "moved", "replaced", "folder moved"])
+def test_a_log_that_is_lost_under_a_live_monitor_is_made_anew(tmp_path, fate, caplog):
+    path, away = tmp_path / "logs" / "log.sqlite", tmp_path / "logs" / "away.sqlite"
+    path.parent.mkdir()
+    log = SessionLog(path)
+
+    def happen(k, board, watcher):
+        if k == 40:
+            if fate == "deleted":
+                path.unlink()
+            elif fate == "folder moved":
+                path.parent.rename(tmp_path / "elsewhere")
+            else:
+                path.rename(away)
+            if fate == "replaced":
+                path.touch()
+        if k == 58 and fate == "folder moved":  # the session has ended meanwhile
+            path.parent.mkdir()
+
+    (row,) = live_rows(tmp_path, happen, log)
+    log.close()
+    assert [logged["energy_net_j"] for logged in read_sessions(path)] == [row["energy_net_j"]]
+    assert "poll not logged" in read_sessions(path)[0]["marks"]
+    assert any("was moved or deleted" in message for message in caplog.messages)
+    assert any("can be written again" in message for message in caplog.messages)
+    if fate == "moved":
+        connection = sqlite3.connect(away)
+        assert connection.execute("SELECT count(*) FROM samples").fetchone() == (40,)
+        connection.close()
+
+
+def test_a_log_that_is_lost_under_a_replay_ends_it(tmp_path):
+    log = SessionLog(tmp_path / "log.sqlite")
+    (tmp_path / "log.sqlite").unlink()
+    with pytest.raises(LogError, match="was moved or deleted"):
+        rows_of(a_replay(), SETTINGS, log)
+    log.close()
+
+
 def test_a_log_belongs_to_one_source(tmp_path):
     log = SessionLog(tmp_path / "log.sqlite")
     rows_of(a_replay(), SETTINGS, log)
     with pytest.raises(LogError, match="give another --log"):
         Monitor(Replay("replay:other", three_sessions()), SETTINGS, log)
     log.close()
+
+
+def test_another_trace_of_the_same_name_is_refused(tmp_path):
+    log = SessionLog(tmp_path / "log.sqlite")
+    rows_of(a_replay(), SETTINGS, log)
+    with pytest.raises(LogError, match=r"replaced or rotated.*give another --log"):
+        Monitor(a_replay(three_sessions(seed=1)), SETTINGS, log)
+    log.close()
+
+
+def test_a_log_that_grows_goes_on_and_a_rotated_one_is_refused(tmp_path):
+    line = "{} RAM 2147/7620MB (lfb 4x4MB) CPU [1%@729] GR3D_FREQ {}% VDD_CPU_GPU_CV {}mW/600mW\n"
+    lines = [
+        line.format(f"01-02-2026 03:{k // 60:02}:{k % 60:02}", 99 * busy, 8000 if busy else 640)
+        for k, busy in enumerate(30 <= k < 90 for k in range(150))
+    ]
+    path, found = tmp_path / "tegrastats.log", []
+
+    def watch():
+        log = SessionLog(tmp_path / "log.sqlite")
+        try:
+            settings = Settings(EQ2, rule=Rule(period_s=1.0))
+            monitor = Monitor(TegrastatsLog(path), settings, log)
+            stop = threading.Event()
+            at_end = len(path.read_text().splitlines()) - 1
+            daemon.run(
+                monitor,
+                lambda sample, rows: (found.extend(rows), sample and sample.t_s >= at_end and stop.set()),
+                0,
+                stop,
+            )
+        finally:
+            log.close()
+
+    for n in (1, 60, 150):  # as far as it had been written when it was looked at
+        path.write_text("".join(lines[:n]))
+        watch()
+    (row,) = found
+    assert (row["start_s"], row["end_s"]) == (30, 90)
+    path.write_text("".join(lines[20:]))
+    with pytest.raises(LogError, match="replaced or rotated"):
+        watch()
 
 
 def test_a_folder_that_does_not_exist_is_told(tmp_path):
@@ -499,7 +626,7 @@ def test_sessions_are_plotted_and_samples_exported(tmp_path):
     row, samples = session_log.read_session(path, 2)
     assert row["energy_net_j"] == rows[1]["energy_net_j"]
     assert samples[0]["t_s"] < rows[1]["start_s"] < rows[1]["end_s"] < samples[-1]["t_s"]
-    session_log.plot_session(path, 2, tmp_path / "session.png")
+    session_plot.plot_session(path, 2, tmp_path / "session.png")
     assert (tmp_path / "session.png").read_bytes().startswith(b"\x89PNG")
     assert session_log.export_samples(path, tmp_path / "samples.parquet") == 400
     exported = pd.read_parquet(tmp_path / "samples.parquet")
@@ -509,8 +636,32 @@ def test_sessions_are_plotted_and_samples_exported(tmp_path):
     )
     assert exported.gpu_clock_hz.isna().all()
     with pytest.raises(LogError, match="no session 9"):
-        session_log.plot_session(path, 9, tmp_path / "none.png")
+        session_plot.plot_session(path, 9, tmp_path / "none.png")
     assert all("simulated" in session_log.session_line(row) for row in rows)
+
+
+def test_a_merged_session_is_plotted_from_its_start(tmp_path):
+    log = SessionLog(tmp_path / "log.sqlite")
+    rows_of(a_replay(three_sessions(polls=500)), replace(SETTINGS, merge_gap_s=65.0), log)
+    log.close()
+    (merged,) = [row for row in read_sessions(tmp_path / "log.sqlite") if row["kind"] == "merged"]
+    row, samples = session_log.read_session(tmp_path / "log.sqlite", merged["id"])
+    assert samples[0]["t_s"] < row["start_s"] < row["end_s"] < samples[-1]["t_s"]
+
+
+def test_a_session_that_was_open_at_the_end_of_the_readings_is_plotted(tmp_path):
+    log = SessionLog(tmp_path / "log.sqlite")
+    rows_of(a_replay(cut(three_sessions(), 0, 150)), SETTINGS, log)
+    log.close()
+    session_plot.plot_session(tmp_path / "log.sqlite", 1, tmp_path / "session.png")
+    row, samples = session_log.read_session(tmp_path / "log.sqlite", 1)
+    assert "readings ended first" in row["marks"]
+    database = sqlite3.connect(tmp_path / "log.sqlite")
+    with database:
+        database.execute("UPDATE sessions SET sample_id = NULL")  # as it was written at first
+    database.close()
+    assert session_log.read_session(tmp_path / "log.sqlite", 1)[1] == samples
+    assert samples[0]["t_s"] < row["start_s"] < row["end_s"] == samples[-1]["t_s"]
 
 
 # the command ----------------------------------------------------------------------------------------

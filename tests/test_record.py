@@ -1,3 +1,4 @@
+import fcntl
 import json
 import os
 import signal
@@ -143,6 +144,18 @@ def test_a_sweep_is_not_resumed_on_another_board_or_with_other_settings(recorded
         with pytest.raises(RecordError, match=r"the sweep began on .*25W.*, this is .*15W.*another --output"):
             record.record(source, SWEEP, folder, ABOUT, **FAST)
         board.put("../var/lib/nvpmodel/status", "pmode:0001")
+
+
+def test_two_recordings_cannot_write_one_folder(tmp_path):
+    board = Board(tmp_path / "sys")
+    board.set(gpu_util=1.0)
+    (tmp_path / "out" / ".record").mkdir(parents=True)
+    with open(tmp_path / "out" / ".record" / "lock", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(RecordError, match="another recording goes on"):
+            record.record(Sysfs(board.root), SWEEP, tmp_path / "out", ABOUT, **FAST)
+    with pytest.raises(RecordError, match="busy"):
+        record.record(Sysfs(board.root), SWEEP, tmp_path / "out", ABOUT, **FAST)
 
 
 def test_a_busy_board_has_no_idle_baseline(tmp_path):

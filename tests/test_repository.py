@@ -317,7 +317,9 @@ def halves(*names: str) -> list[str]:
     return [m for m in MODULES if any(m == f"{NAME}.{n}" or m.startswith(f"{NAME}.{n}.") for n in names)]
 
 
-VERIFIER = halves("telemetry", "sessions", "calibration", "monitor", "session_log", "daemon")
+VERIFIER = halves(
+    "telemetry", "tally", "sessions", "calibration", "monitor", "session_log", "session_plot", "daemon"
+)
 OPERATOR = halves("workloads", "flops")
 
 

@@ -131,6 +131,24 @@ def test_power_missing_for_most_of_a_session_gives_no_energy():
     assert session.duration_s == pytest.approx(30)
 
 
+def test_energy_is_not_made_up_over_a_hole_of_most_of_a_session():
+    busy = [1] * 40
+    for hole_s, share in ((40.0, "25%"), (18_000.0, "99%")):
+        seen = polls(0, *busy) + polls(*busy, 0, 0, 0, start_s=60 + hole_s)
+        (session,) = find_sessions(seen, IDLE_W)
+        assert session.marks == (f"power not seen for {share} of the time",)
+        assert session.gap_s == hole_s
+        assert session.duration_s == pytest.approx(120 + hole_s - PERIOD_S)
+        net_j = (BUSY_W - IDLE_W) * session.duration_s
+        assert session.energy_net_j == (pytest.approx(net_j) if hole_s < 100 else None)
+        assert (session.dram_tb is None) == (session.gpu_util is None) == (hole_s > 100)
+
+
+def test_a_hole_that_hardly_matters_is_a_gap_and_no_mark():
+    (session,) = find_sessions(polls(0, *[1] * 200) + polls(*[1] * 200, 0, 0, 0, start_s=306.0), IDLE_W)
+    assert (session.gaps, session.marks) == (1, ())
+
+
 def test_dram_missing_in_part_is_marked():
     part = [
         Sample(s.t_s, power_w=s.power_w, gpu_util=s.gpu_util, dram_bytes_per_s=None if k == 5 else 1e10)
@@ -255,7 +273,7 @@ def test_the_state_does_not_grow():
         detector.add(Sample(k * PERIOD_S, 1e9 + k * PERIOD_S + step_s, power_w, util))
         if k % 1000 == 999:
             sizes.append(len(json.dumps(detector.state())))
-    assert sizes[-1] < sizes[0] + 40
+    assert sizes[-1] < sizes[0] + 60  # digits of its sums
 
 
 def test_unknown_edges_are_refused():

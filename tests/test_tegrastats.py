@@ -351,14 +351,16 @@ def test_the_program_is_read_line_by_line(impatient):
 
 def test_a_program_that_ends_is_a_gap_and_is_started_again(impatient):
     with Tegrastats(command=program([ORIN] * 3, then_s=0.0)) as source:
-        samples = []
+        samples, reasons = [], set()
         for wanted in (7.104, None, 7.104):
             for _ in range(50):
                 samples.append(source.read())
+                reasons.add(source.missing.get("power_w", ""))
                 if samples[-1].power_w == wanted:
                     break
     assert samples[-1].power_w == 7.104
     assert None in [sample.power_w for sample in samples]
+    assert any(reason.startswith("no new line: ") and reason.endswith(" ended") for reason in reasons)
 
 
 def test_a_program_that_falls_silent_is_a_gap(impatient):

@@ -270,6 +270,54 @@ def test_row_3_a_load_of_0_at_high_power_is_doubted(board, monkeypatch):
     assert "gpu_util" not in source.missing
 
 
+@pytest.mark.parametrize("clock_hz", [None, 918e6])  # a clock that jetson_clocks holds says nothing of the load
+def test_row_3_a_load_of_0_at_high_power_is_doubted_at_a_constant_clock(clock_hz):
+    missing = Missing("test")
+    got = [
+        missing.check(Sample(1.5 * k, power_w=7.0 if k >= 100 else 0.64, gpu_util=0.0, gpu_clock_hz=clock_hz), {})
+        for k in range(200)
+    ]
+    assert [sample.gpu_util for sample in got] == [0.0] * 140 + [None] * 60
+
+
+def logged_of(caplog, lost, hours, field="power_w"):
+    """What is logged, with its minute, of a field that is lost at the minutes that ``lost`` names."""
+    missing, found = Missing("test"), []
+    for minute in range(60 * hours):
+        caplog.clear()
+        reading = {} if lost(minute) else {field: 0.5}
+        missing.check(Sample(60.0 * minute, **reading), {field: "the wire is cut"})
+        found += [(minute, message.removeprefix("test: ")) for message in caplog.messages]
+    return found
+
+
+def test_a_loss_and_the_return_are_logged_each_time(caplog):
+    assert logged_of(caplog, lambda minute: 10 <= minute < 20 or 100 <= minute < 130, 4) == [
+        (10, "no power_w: the wire is cut"),
+        (20, "power_w is back after 600 s"),
+        (100, "no power_w: the wire is cut"),
+        (130, "power_w is back after 1800 s"),
+    ]
+
+
+def test_a_flickering_reading_is_logged_once_an_hour(caplog):
+    found = logged_of(caplog, lambda minute: minute % 2 == 1, 10)
+    assert len([minute for minute, message in found if "cut" in message]) == 10
+    assert len(found) == 20
+
+
+def test_a_loss_right_after_a_return_is_logged_if_it_lasts(caplog):
+    assert logged_of(caplog, lambda minute: minute == 5 or minute > 10, 3)[2:] == [
+        (65, "no power_w: the wire is cut, for 3240 s now")
+    ]
+
+
+@pytest.mark.parametrize(("field", "times"), [("power_w", 4), ("gpu_util", 4), ("dram_bytes_per_s", 1)])
+def test_what_estimates_need_is_asked_for_again_each_day(caplog, field, times):
+    found = logged_of(caplog, lambda minute: True, 73, field)
+    assert [minute for minute, _ in found] == [24 * 60 * day for day in range(times)]
+
+
 @given(st.lists(st.tuples(st.floats(0.1, 20), st.floats(0, 1), st.booleans())))
 def test_only_an_exact_0_is_ever_doubted(rows):
     missing = Missing("test")
@@ -378,6 +426,38 @@ def test_a_child_that_ends_is_started_again_after_growing_pauses(monkeypatch):
     assert failed_s[1] - failed_s[0] > 0.1
     assert failed_s[3] - failed_s[0] > 0.1 + 0.2 + 0.2
     assert child.reason == "sh ended"
+
+
+def test_a_descendant_that_holds_the_pipe_stops_neither_the_watchdog_nor_the_end(monkeypatch):
+    monkeypatch.setattr(common, "BACKOFF_S", (0.05, 0.05))
+    child = Child(["sh", "-c", "sleep 100 & echo here; exit"], str, silence_s=0.3)
+    deadline_s = time.monotonic() + 5
+    while child.failures < 2 and time.monotonic() < deadline_s:
+        child.newest(0.1)
+    assert child.failures >= 2
+    assert child.reason == "silent for 0.3 s"
+    child.newest(1.0)
+    began_s = time.monotonic()
+    child.close()
+    assert time.monotonic() - began_s < 1.0
+
+
+def test_a_descendant_that_left_the_group_does_not_stop_the_end(monkeypatch):
+    monkeypatch.setattr(common, "CLOSE_S", 0.2)
+    child = Child(["sh", "-c", "setsid sleep 2 & echo here; exec sleep 100"], str, silence_s=60.0)
+    assert child.newest(2.0)[2] == "here\n"
+    began_s = time.monotonic()
+    child.close()
+    assert time.monotonic() - began_s < 1.0
+
+
+def test_a_parser_that_raises_is_a_failure_with_its_reason(monkeypatch):
+    monkeypatch.setattr(common, "BACKOFF_S", (0.05, 0.05))
+    child = Child(["sh", "-c", "echo no number; exec sleep 100"], float, silence_s=60.0)
+    while child.failures < 2:
+        assert child.newest(5.0)[2] is None
+    assert child.reason.startswith("its reader failed: ValueError: could not convert string to float")
+    child.close()
 
 
 def rows_of(trace):

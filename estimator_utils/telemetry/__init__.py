@@ -97,6 +97,10 @@ class Source:
         while True:
             yield self.read()
 
+    def head(self) -> str:
+        """Return what tells a log from another of the same name, however far it grows: its first reading."""
+        return "" if self.live else repr(next(iter(self), None))
+
     def close(self) -> None:
         """Free what is open, such as a child process; twice does no harm."""
 

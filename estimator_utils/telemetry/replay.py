@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import math
 import statistics
 from bisect import bisect_right
@@ -53,6 +54,10 @@ class Replay(Source):
         """Return device, rail, power mode and clocks of the trace's dataset, and its kind; None: not said."""
         said = asdict(self._metadata) if self._metadata else {}
         return {key: said.get(key) for key in (*IDENTITY_KEYS, "kind")}
+
+    def head(self) -> str:
+        """Return a digest of the whole trace, which does not grow."""
+        return hashlib.sha256(repr(self.trace).encode()).hexdigest()
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield one sample a poll, up to the last moment of the trace."""

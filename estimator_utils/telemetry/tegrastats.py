@@ -107,7 +107,7 @@ class _Reader(Source):
                 f"{self.name}: expected rail {self._rail!r}, found {sorted(found)}: name one with --rail"
             )
 
-    def _sample(self, line: Line, t_s: float, wall_s: float | None) -> Sample:
+    def _sample(self, line: Line, t_s: float, wall_s: float | None, gone: str = "") -> Sample:
         power_mw, bytes_per_s = line.power_mw.get(self._rail), None
         if line.emc_share is not None and line.emc_clock_hz is not None and line.bus_bytes is not None:
             bytes_per_s = line.emc_share * line.emc_clock_hz * line.bus_bytes
@@ -122,7 +122,7 @@ class _Reader(Source):
             emc_clock_hz=line.emc_clock_hz,
             source=self.name,
         )
-        return self.missing.check(sample, self._reasons)
+        return self.missing.check(sample, dict.fromkeys(self._reasons, gone) if gone else self._reasons)
 
 
 class TegrastatsLog(_Reader):
@@ -197,7 +197,8 @@ class Tegrastats(_Reader):
     def read(self) -> Sample:
         """Return the newest line's reading, stamped as it came, or after a while only the time."""
         t_s, wall_s, line = self._child.newest(3 * INTERVAL_S)
-        return self._sample(replace(line or Line(), bus_bytes=self._bus_bytes), t_s, wall_s)
+        gone = "" if line else f"no new line: {self._child.reason}"
+        return self._sample(replace(line or Line(), bus_bytes=self._bus_bytes), t_s, wall_s, gone)
 
     def close(self) -> None:
         """End the program."""
