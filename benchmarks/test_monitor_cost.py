@@ -17,7 +17,7 @@ from estimator_utils.calibration import Calibration
 from estimator_utils.monitor import Monitor, Settings
 from estimator_utils.session_log import SessionLog
 from estimator_utils.sessions import energy_j, find_sessions
-from estimator_utils.telemetry import Sample
+from estimator_utils.telemetry import Sample, Source
 
 MEMORY_MAX_MB, GROWTH_MAX_MB = 60.0, 1.0
 DAY_POLLS = 57_600
@@ -51,7 +51,7 @@ import json, sys
 from dataclasses import replace
 from benchmarks.test_monitor_cost import *
 
-class Week:
+class Week(Source):
     name, live, missing, trace = "week", False, {}, None
     def identity(self): return {}
     def close(self): pass
@@ -103,14 +103,17 @@ def test_memory_is_small_and_flat_over_a_week(benchmark, tmp_path):
 
 @pytest.mark.parametrize("logged", [True, False])
 def test_time_of_a_poll(benchmark, tmp_path, logged):
-    class Source:
+    class Polls(Source):
         name, live, missing = "polls", False, {}
 
         def identity(self):
             return {}
 
+        def head(self):
+            return ""
+
     log = SessionLog(tmp_path / "log.sqlite") if logged else None
-    monitor, samples = Monitor(Source(), SETTINGS, log), itertools.cycle(week())
+    monitor, samples = Monitor(Polls(), SETTINGS, log), itertools.cycle(week())
     benchmark(lambda: monitor.poll(next(samples)))
     if log is not None:
         log.close()
