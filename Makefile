@@ -1,18 +1,22 @@
 # make reproduce [DATASET=name]   set up, run every notebook headless into build/DATASET/, print the headline
 # make test                       set up, run all tests
+# make verify                     after make reproduce: are results and texts of all notebooks what they were?
 # make notebooks                  maintainers: re-execute the committed notebooks in place on the recorded data
 # make lint                       ruff (lint, format), mypy, and that committed outputs are fresh
 # make benchmark                  speeds, each beside a named competitor
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: reproduce test notebooks lint benchmark clean
+.PHONY: reproduce test verify notebooks lint benchmark clean
 
 reproduce: .venv/ready
 	$(BIN)/python -m estimator_utils notebooks $(if $(DATASET),--dataset $(DATASET))
 
 test: .venv/ready
 	$(BIN)/python -m pytest
+
+verify: .venv/ready
+	$(BIN)/python -m pytest -m notebooks
 
 notebooks: .venv/ready
 	$(BIN)/python -m estimator_utils notebooks --in-place
