@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator_utils import board_commands
-from estimator_utils.schema import PRECISIONS
+from estimator_utils.datasets.dataset import PRECISIONS
 
 Command = Callable[[argparse.Namespace], None]
 
@@ -67,7 +67,7 @@ def _cell(value: Any) -> str:
 
 def _fetch(commands: Any) -> None:
     def run(options: argparse.Namespace) -> None:
-        from estimator_utils import datasets
+        from estimator_utils.datasets import registry as datasets
 
         for name in [options.data] if options.data else datasets.registry():
             entry = datasets.registry().get(name)
@@ -135,7 +135,7 @@ def _data_arguments(parser: argparse.ArgumentParser, precisions: tuple[str, ...]
 
 
 def _load(options: argparse.Namespace, need_truth: bool = True) -> tuple[Any, Any]:
-    from estimator_utils import datasets
+    from estimator_utils.datasets import registry as datasets
 
     declared = {name: getattr(options, name) for name in ("device", "rail", "power_mode")}
     dataset = datasets.load(options.data, **declared, need_truth=need_truth)
@@ -266,7 +266,8 @@ def _virtual_board(commands: Any) -> None:
 
 def _notebooks(commands: Any) -> None:
     def run(options: argparse.Namespace) -> None:
-        from estimator_utils import datasets, runner
+        from estimator_utils import runner
+        from estimator_utils.datasets import registry as datasets
 
         given = dict(runner.parse_parameter(text) for text in options.parameter)
         if options.check:

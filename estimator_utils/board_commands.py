@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from estimator_utils.schema import PRECISIONS
+from estimator_utils.datasets.dataset import PRECISIONS
 
 
 def add(commands: Any, command: Any) -> None:
@@ -35,7 +35,7 @@ def _open_source(options: argparse.Namespace) -> Any:
 def _record(commands: Any, command: Any) -> None:
     def run(options: argparse.Namespace) -> None:
         from estimator_utils import record
-        from estimator_utils.schema import Metadata
+        from estimator_utils.datasets.dataset import Metadata
 
         kind, name = "simulated" if options.simulated else "recorded", Path(options.output).resolve().name
         about = Metadata(name, kind, options.device, options.rail, options.power_mode)

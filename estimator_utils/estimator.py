@@ -18,7 +18,7 @@ import pandas as pd
 import statsmodels.api as sm
 
 from estimator_utils.calibration import Calibration
-from estimator_utils.datasets import Dataset
+from estimator_utils.datasets.registry import Dataset
 
 Array = npt.NDArray[np.float64]
 

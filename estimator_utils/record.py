@@ -26,7 +26,8 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from estimator_utils import flops, schema
+from estimator_utils import flops
+from estimator_utils.datasets import dataset as schema
 from estimator_utils.sessions import HOLE_POLLS, Rule, energy_j, traffic_tb
 from estimator_utils.telemetry import Source, polls
 from estimator_utils.training import watch

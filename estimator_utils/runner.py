@@ -25,7 +25,7 @@ from papermill.exceptions import PapermillExecutionError
 from tqdm import tqdm
 from traitlets.config import Config
 
-from estimator_utils import datasets
+from estimator_utils.datasets import registry as datasets
 from estimator_utils.figures import REPOSITORY, say
 from estimator_utils.processes import fresh_processes
 

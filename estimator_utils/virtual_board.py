@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from estimator_utils import flops, schema, sessions
-from estimator_utils.schema import Metadata, Trace
+from estimator_utils import flops, sessions
+from estimator_utils.datasets import dataset as schema
+from estimator_utils.datasets.dataset import Metadata, Trace
 from estimator_utils.virtual_kernels import (
     L2_BYTES_PER_CYCLE,
     Kernel,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from estimator_utils.schema import OPTIMIZERS, PRECISIONS
+from estimator_utils.datasets.dataset import OPTIMIZERS, PRECISIONS
 
 DROPOUT = 0.1
 LEARNING_RATE = 1e-3

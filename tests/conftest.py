@@ -15,8 +15,8 @@ import hypothesis
 import pandas as pd
 import pytest
 
-from estimator_utils import datasets
-from estimator_utils.datasets import Dataset
+from estimator_utils.datasets import registry as datasets
+from estimator_utils.datasets.registry import Dataset
 from tests.support import synthetic
 
 STUDY = datasets.STUDY.name

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator_utils import estimator, evaluation, schema
+from estimator_utils import estimator, evaluation
+from estimator_utils.datasets import dataset as schema
 from estimator_utils.estimator import Readings
 from estimator_utils.evaluation import METHODS, Splits
 from tests.support import reference, synthetic

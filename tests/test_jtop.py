@@ -19,8 +19,8 @@ from statistics import mean
 
 import pytest
 
-from estimator_utils import datasets
-from estimator_utils.schema import Trace
+from estimator_utils.datasets import registry as datasets
+from estimator_utils.datasets.dataset import Trace
 from estimator_utils.telemetry import SourceError, common
 from estimator_utils.telemetry import jtop as jtop_source
 from tests.support import jtop_harness

@@ -16,11 +16,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from estimator_utils import daemon, datasets, monitor, session_log, session_plot
+from estimator_utils import daemon, monitor, session_log, session_plot
 from estimator_utils.__main__ import main
 from estimator_utils.calibration import Calibration, CalibrationMismatchError
+from estimator_utils.datasets import registry as datasets
+from estimator_utils.datasets.dataset import Metadata, Trace, write_dataset
 from estimator_utils.monitor import Monitor
-from estimator_utils.schema import Metadata, Trace, write_dataset
 from estimator_utils.session_log import LogError, SessionLog, read_sessions
 from estimator_utils.sessions import Rule, find_sessions, traffic_tb
 from estimator_utils.telemetry import Sample

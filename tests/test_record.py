@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from estimator_utils import datasets, flops, record, schema, training
+from estimator_utils import flops, record, training
 from estimator_utils.__main__ import main
+from estimator_utils.datasets import dataset as schema
+from estimator_utils.datasets import registry as datasets
 from estimator_utils.record import RecordError
 from estimator_utils.sessions import energy_j
 from estimator_utils.telemetry.jetson import Sysfs

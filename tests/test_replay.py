@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator_utils import schema
+from estimator_utils.datasets import dataset as schema
 from estimator_utils.telemetry import Sample, SourceError
 from estimator_utils.telemetry.replay import Replay, open_replay
 

@@ -20,8 +20,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import estimator_utils
-from estimator_utils import datasets, estimator, evaluation, runner, schema
+from estimator_utils import estimator, evaluation, runner
 from estimator_utils.__main__ import main
+from estimator_utils.datasets import dataset as schema
+from estimator_utils.datasets import registry as datasets
 from tests.support import imports
 from tests.support.imports import MODULES, NAME
 

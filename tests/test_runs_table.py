@@ -7,8 +7,9 @@ import re
 import pandas as pd
 import pytest
 
-from estimator_utils import runs_table, schema
-from estimator_utils.runs_table import DatasetError
+from estimator_utils.datasets import dataset as schema
+from estimator_utils.datasets import runs_table
+from estimator_utils.datasets.runs_table import DatasetError
 from tests.support import synthetic
 
 RECORD = {

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator_utils import runs_table, schema
-from estimator_utils.schema import Metadata, Trace
+from estimator_utils.datasets import dataset as schema
+from estimator_utils.datasets import runs_table
+from estimator_utils.datasets.dataset import Metadata, Trace
 from tests.support import synthetic
 
 numbers = st.floats(allow_nan=False, allow_infinity=False, width=64)

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator_utils import datasets
-from estimator_utils.schema import Trace
+from estimator_utils.datasets import registry as datasets
+from estimator_utils.datasets.dataset import Trace
 from estimator_utils.telemetry import DEFAULT_RAIL, Sample, SourceError, common, jetson, open_source
 from estimator_utils.telemetry.common import Child, LogClock, Missing, number
 from estimator_utils.telemetry.jetson import Sysfs

@@ -13,8 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator_utils import datasets, flops, schema, virtual_board, virtual_kernels, workloads
+from estimator_utils import flops, virtual_board, virtual_kernels, workloads
 from estimator_utils.__main__ import main
+from estimator_utils.datasets import dataset as schema
+from estimator_utils.datasets import registry as datasets
 from estimator_utils.virtual_board import FITTED, Board, simulate, timeline
 from estimator_utils.virtual_kernels import step_kernels
 from estimator_utils.workloads import Workload

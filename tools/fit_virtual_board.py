@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from estimator_utils import datasets, virtual_board
+from estimator_utils import virtual_board
+from estimator_utils.datasets import registry as datasets
 from estimator_utils.virtual_board import Fitted
 from estimator_utils.virtual_kernels import Step, step_kernels
 from estimator_utils.workloads import Workload

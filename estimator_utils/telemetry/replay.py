@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from estimator_utils import schema
+from estimator_utils.datasets import dataset as schema
 from estimator_utils.telemetry import IDENTITY_KEYS, PERIOD_S, Sample, Source, SourceError
 
 FIELDS = ("power_w", "gpu_util", "dram_bytes_per_s")

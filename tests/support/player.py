@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from estimator_utils.schema import read_trace
+from estimator_utils.datasets.dataset import read_trace
 
 RAILS = ("VDD_IN", "VDD_CPU_GPU_CV", "VDD_SOC")
 MODEL = "NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from estimator_utils import schema
+from estimator_utils.datasets import dataset as schema
 
 E_PER_TFLOP_J = 6.0
 E_PER_TB_J = 50.0

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from platformdirs import user_cache_dir
 
-from estimator_utils import schema
-from estimator_utils.schema import DatasetError, Metadata, Trace
+from estimator_utils.datasets import dataset as schema
+from estimator_utils.datasets.dataset import DatasetError, Metadata, Trace
 
 if TYPE_CHECKING:  # a board without pandas looks names up and replays traces
     import pandas as pd
 
-BUNDLED = Path(__file__).resolve().parent.parent / "data"
+BUNDLED = Path(__file__).resolve().parents[2] / "data"
 STUDY_URL = (
     "https://raw.githubusercontent.com/williamfowler/verification-games/e7fff84e4779ef2590b56987ec001225430b8836/"
 )
@@ -192,14 +192,14 @@ def load(
         rail=rail or metadata.rail,
         power_mode=power_mode or metadata.power_mode,
     )
-    from estimator_utils import runs_table
+    from estimator_utils.datasets import runs_table
 
     return Dataset(metadata, runs_table.read(path, need_truth), schema.sha256(path))
 
 
 def table(collection: str | Path, key: str) -> Dataset:
     """Load one runs table of a collection or dataset folder, by its short name."""
-    from estimator_utils import runs_table
+    from estimator_utils.datasets import runs_table
 
     entry = _member(collection, key, "table")
     return Dataset(entry.metadata, runs_table.read(fetch(entry)), entry.sha256)

@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 from pandas.errors import ParserWarning
 
-from estimator_utils import schema
-from estimator_utils.schema import DatasetError
+from estimator_utils.datasets import dataset as schema
+from estimator_utils.datasets.dataset import DatasetError
 
 _POSITIVE = ("duration_s", "energy_net_j")
 _LEAST, _MOST = 1e-9, 1e18  # of any reading, in its unit: further out, sums of squares lose all digits
