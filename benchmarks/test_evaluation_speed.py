@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from estimator_utils import evaluation
-from estimator_utils.evaluation import METHODS
+from estimator_utils.estimation import evaluation
+from estimator_utils.estimation.evaluation import METHODS
 from tests.support import reference, synthetic
 
 LIMIT_S = 0.5  # 200 splits of both equations, two cores

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 
-from estimator_utils.calibration import Calibration
+from estimator_utils.estimation.calibration import Calibration
 from estimator_utils.monitor import Monitor, Settings
 from estimator_utils.session_log import SessionLog
 from estimator_utils.sessions import energy_j, find_sessions

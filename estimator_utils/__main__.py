@@ -150,7 +150,7 @@ def _fit_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _calibrate(commands: Any) -> None:
     def run(options: argparse.Namespace) -> None:
-        from estimator_utils import estimator
+        from estimator_utils.estimation import equations as estimator
 
         calibration = estimator.calibrate(*_load(options), options.equation, options.overhead_max_w)
         if options.output:
@@ -167,7 +167,8 @@ def _evaluate(commands: Any) -> None:
     def run(options: argparse.Namespace) -> None:
         import numpy as np
 
-        from estimator_utils import estimator, evaluation
+        from estimator_utils.estimation import equations as estimator
+        from estimator_utils.estimation import evaluation
 
         _, runs = _load(options)
         estimator.check_runs(runs, options.equation)
@@ -192,7 +193,7 @@ def _evaluate(commands: Any) -> None:
 
 def _estimate(commands: Any) -> None:
     def run(options: argparse.Namespace) -> None:
-        from estimator_utils.calibration import Calibration
+        from estimator_utils.estimation.calibration import Calibration
 
         calibration = Calibration.load(options.calibration)
         dataset, runs = _load(options, need_truth=False)

@@ -62,7 +62,7 @@ def _record(commands: Any, command: Any) -> None:
 def _monitor(commands: Any, command: Any) -> None:
     def run(options: argparse.Namespace) -> None:
         from estimator_utils import daemon
-        from estimator_utils.calibration import Calibration
+        from estimator_utils.estimation.calibration import Calibration
         from estimator_utils.monitor import Settings
         from estimator_utils.sessions import Rule
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from estimator_utils.calibration import IDENTITY, Calibration, CalibrationMismatchError
+from estimator_utils.estimation.calibration import IDENTITY, Calibration, CalibrationMismatchError
 from estimator_utils.session_log import LogError, SessionLog
 from estimator_utils.sessions import Detector, Rule, Session
 from estimator_utils.telemetry import Sample, Source

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator_utils.calibration import Calibration, CalibrationMismatchError
+from estimator_utils.estimation.calibration import Calibration, CalibrationMismatchError
 
 # The study's constants on the day of the memory spoof, and of trial 1; J per counter-TB x 0.0133 = J per true TB.
 SHIPPED_1 = Calibration(1, 5.12, 2.163, e_per_tb_j=3857.934 * 0.0133)

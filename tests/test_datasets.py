@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimator_utils.calibration import Calibration
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets import registry as datasets
 from estimator_utils.datasets.dataset import Metadata, Trace
 from estimator_utils.datasets.registry import DatasetError, Entry
+from estimator_utils.estimation.calibration import Calibration
 from tests.support import synthetic
 
 STUDY = datasets.STUDY.name

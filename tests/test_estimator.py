@@ -7,11 +7,11 @@ import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator_utils import estimator
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets.dataset import Metadata
 from estimator_utils.datasets.registry import Dataset
-from estimator_utils.estimator import Readings
+from estimator_utils.estimation import equations as estimator
+from estimator_utils.estimation.equations import Readings
 from tests.support import reference, synthetic
 
 seeds = st.integers(0, 10_000)

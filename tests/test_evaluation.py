@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator_utils import estimator, evaluation
 from estimator_utils.datasets import dataset as schema
-from estimator_utils.estimator import Readings
-from estimator_utils.evaluation import METHODS, Splits
+from estimator_utils.estimation import equations as estimator
+from estimator_utils.estimation import evaluation
+from estimator_utils.estimation.equations import Readings
+from estimator_utils.estimation.evaluation import METHODS, Splits
 from tests.support import reference, synthetic
 
 sizes = st.integers(2, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n - 1)))

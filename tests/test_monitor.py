@@ -18,9 +18,9 @@ import pytest
 
 from estimator_utils import daemon, monitor, session_log, session_plot
 from estimator_utils.__main__ import main
-from estimator_utils.calibration import Calibration, CalibrationMismatchError
 from estimator_utils.datasets import registry as datasets
 from estimator_utils.datasets.dataset import Metadata, Trace, write_dataset
+from estimator_utils.estimation.calibration import Calibration, CalibrationMismatchError
 from estimator_utils.monitor import Monitor
 from estimator_utils.session_log import LogError, SessionLog, read_sessions
 from estimator_utils.sessions import Rule, find_sessions, traffic_tb

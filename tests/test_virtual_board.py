@@ -225,7 +225,7 @@ def test_the_frontier_of_the_sweep_is_the_study_s(study_sweep):
 
 
 def test_no_formula_of_the_estimator_fits_the_virtual_board_exactly(study_sweep):
-    from estimator_utils import estimator
+    from estimator_utils.estimation import equations as estimator
 
     runs = datasets.frontier(study_sweep)
     for equation in (1, 2):

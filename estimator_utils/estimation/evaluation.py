@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from estimator_utils import estimator
-from estimator_utils.estimator import Array, Readings
+from estimator_utils.estimation import equations as estimator
+from estimator_utils.estimation.equations import Array, Readings
 
 Index = npt.NDArray[np.intp]
 Method = Callable[[Readings, Readings], Array]

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pandas as pd
 import statsmodels.api as sm
 
-from estimator_utils.calibration import Calibration
 from estimator_utils.datasets.registry import Dataset
+from estimator_utils.estimation.calibration import Calibration
 
 Array = npt.NDArray[np.float64]
 
