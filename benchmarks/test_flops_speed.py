@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from estimator_utils import flops
-from estimator_utils.workloads import Workload
+from estimator_utils.truth import flops
+from estimator_utils.truth.workload import Workload
 
 LIMIT_S = 10.0
 GPT3 = Workload(d_model=12288, n_layers=96, n_heads=96, d_ff=49152, seq_len=2048, batch_size=1)

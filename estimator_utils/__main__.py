@@ -82,7 +82,8 @@ def _workload(commands: Any) -> None:
     def run(options: argparse.Namespace) -> None:
         from tqdm import tqdm
 
-        from estimator_utils import flops, workloads
+        from estimator_utils.truth import flops
+        from estimator_utils.truth import workload as workloads
 
         names = workloads.Workload.__dataclass_fields__
         workload = workloads.Workload(**{name: getattr(options, name) for name in names})

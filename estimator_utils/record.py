@@ -26,12 +26,12 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from estimator_utils import flops
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.sessions import HOLE_POLLS, Rule, energy_j, traffic_tb
 from estimator_utils.telemetry import Source, polls
 from estimator_utils.training import watch
-from estimator_utils.workloads import SWEEPS, Workload, check_precision, default_device
+from estimator_utils.truth import flops
+from estimator_utils.truth.workload import SWEEPS, Workload, check_precision, default_device
 
 BAR = "{desc}{percentage:3.0f}%|{bar}| {n:.4g}/{total:.4g} TFLOP, {remaining} left"
 MISSING_SHARE = 0.1  # a run with more readings of power missing is not kept

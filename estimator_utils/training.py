@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from estimator_utils.telemetry import Sample, Source, polls
-from estimator_utils.workloads import Workload, training_step
+from estimator_utils.truth.workload import Workload, training_step
 
 COPY_BYTES = 1 << 28  # many times any cache
 SAY_S = 1.0

@@ -21,9 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from estimator_utils import flops, sessions
+from estimator_utils import sessions
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets.dataset import Metadata, Trace
+from estimator_utils.truth import flops
+from estimator_utils.truth.workload import Workload, reduced_precision_sweep, sweep
 from estimator_utils.virtual_kernels import (
     L2_BYTES_PER_CYCLE,
     Kernel,
@@ -33,7 +35,6 @@ from estimator_utils.virtual_kernels import (
     loop_kernels,
     step_kernels,
 )
-from estimator_utils.workloads import Workload, reduced_precision_sweep, sweep
 
 Array = npt.NDArray[np.float64]
 

@@ -21,8 +21,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from estimator_utils.flops import FUSED_BACKWARD
-from estimator_utils.workloads import LEARNING_RATE, Transformer, Workload
+from estimator_utils.truth.flops import FUSED_BACKWARD
+from estimator_utils.truth.workload import LEARNING_RATE, Transformer, Workload
 
 Array = npt.NDArray[np.float64]
 

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from estimator_utils import flops, outside
+from estimator_utils import outside
 from estimator_utils.__main__ import main
 from estimator_utils.outside import BLOCK, Architecture
+from estimator_utils.truth import flops
 from tests.support.decoder import Decoder, small_cnn
 
 GPT2 = Architecture(n_layers=12, d_model=768, n_heads=12, d_ff=3072, seq_len=1024, vocabulary=50257)

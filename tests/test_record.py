@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from estimator_utils import flops, record, training
+from estimator_utils import record, training
 from estimator_utils.__main__ import main
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets import registry as datasets
@@ -18,7 +18,8 @@ from estimator_utils.sessions import energy_j
 from estimator_utils.telemetry.jetson import Sysfs
 from estimator_utils.telemetry.replay import Replay, open_replay
 from estimator_utils.training import TrainingError
-from estimator_utils.workloads import Workload
+from estimator_utils.truth import flops
+from estimator_utils.truth.workload import Workload
 from tests.support.coupled_board import BUSY, IDLE, coupled_board, training_processes
 from tests.support.kill9 import three_sessions
 from tests.support.player import MODEL, STEP_W, Board

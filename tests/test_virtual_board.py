@@ -13,13 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator_utils import flops, virtual_board, virtual_kernels, workloads
+from estimator_utils import virtual_board, virtual_kernels
 from estimator_utils.__main__ import main
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets import registry as datasets
+from estimator_utils.truth import flops
+from estimator_utils.truth import workload as workloads
+from estimator_utils.truth.workload import Workload
 from estimator_utils.virtual_board import FITTED, Board, simulate, timeline
 from estimator_utils.virtual_kernels import step_kernels
-from estimator_utils.workloads import Workload
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = Workload(d_model=64, n_layers=2, seq_len=32, batch_size=4, steps=300)

@@ -7,8 +7,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from estimator_utils import flops, workloads
-from estimator_utils.workloads import Transformer, Workload
+from estimator_utils.truth import flops
+from estimator_utils.truth import workload as workloads
+from estimator_utils.truth.workload import Transformer, Workload
 
 TINY = Workload(d_model=16, n_layers=2, n_heads=2, d_ff=24, seq_len=8, batch_size=2, steps=3)
 SIZES = ("d_model", "n_layers", "n_heads", "d_ff", "seq_len", "batch_size", "steps")

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from estimator_utils.processes import fresh_processes
-from estimator_utils.workloads import Transformer, Workload
+from estimator_utils.truth.workload import Transformer, Workload
 
 FUSED_BACKWARD = 2.5  # attention backward / forward of the fused CUDA kernels, which recompute Q K^T
 MATH_BACKWARD = 2.0  # of attention as plain matrix products

@@ -1,0 +1,1 @@
+"""Ground truth, the operator's side: the workloads, their training, and their FLOP."""
