@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from estimator_utils.estimation.calibration import Calibration
-from estimator_utils.monitor import Monitor, Settings
-from estimator_utils.session_log import SessionLog
-from estimator_utils.sessions import energy_j, find_sessions
+from estimator_utils.monitor.log import SessionLog
+from estimator_utils.monitor.monitor import Monitor, Settings
+from estimator_utils.monitor.sessions import energy_j, find_sessions
 from estimator_utils.telemetry import Sample, Source
 
 MEMORY_MAX_MB, GROWTH_MAX_MB = 60.0, 1.0
@@ -61,7 +61,7 @@ def memory_mb():
     line = next(line for line in open("/proc/self/status") if line.startswith("VmRSS"))
     return int(line.split()[1]) * 1024 / 1e6
 
-from estimator_utils import daemon
+from estimator_utils.monitor import pace as daemon
 log = SessionLog(sys.argv[1], keep_samples=2 * DAY_POLLS)
 monitor = Monitor(Week(), replace(SETTINGS, merge_gap_s=60), log)
 found, polls = [], 0

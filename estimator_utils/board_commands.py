@@ -61,10 +61,10 @@ def _record(commands: Any, command: Any) -> None:
 
 def _monitor(commands: Any, command: Any) -> None:
     def run(options: argparse.Namespace) -> None:
-        from estimator_utils import daemon
         from estimator_utils.estimation.calibration import Calibration
-        from estimator_utils.monitor import Settings
-        from estimator_utils.sessions import Rule
+        from estimator_utils.monitor import pace as daemon
+        from estimator_utils.monitor.monitor import Settings
+        from estimator_utils.monitor.sessions import Rule
 
         settings = Settings(
             Calibration.load(options.calibration),
@@ -98,7 +98,8 @@ def _monitor(commands: Any, command: Any) -> None:
 
 def _sessions(commands: Any, command: Any) -> None:
     def run(options: argparse.Namespace) -> None:
-        from estimator_utils import session_log, session_plot
+        from estimator_utils.monitor import log as session_log
+        from estimator_utils.monitor import plot as session_plot
 
         if options.plot is not None:
             output = options.output or f"session{options.plot}.png"

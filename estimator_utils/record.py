@@ -27,7 +27,7 @@ import torch
 from tqdm import tqdm
 
 from estimator_utils.datasets import dataset as schema
-from estimator_utils.sessions import HOLE_POLLS, Rule, energy_j, traffic_tb
+from estimator_utils.monitor.sessions import HOLE_POLLS, Rule, energy_j, traffic_tb
 from estimator_utils.telemetry import Source, polls
 from estimator_utils.training import watch
 from estimator_utils.truth import flops

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from estimator_utils import sessions
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets.dataset import Metadata, Trace
+from estimator_utils.monitor import sessions
 from estimator_utils.truth import flops
 from estimator_utils.truth.workload import Workload, reduced_precision_sweep, sweep
 from estimator_utils.virtual_kernels import (

@@ -16,14 +16,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from estimator_utils import daemon, monitor, session_log, session_plot
 from estimator_utils.__main__ import main
 from estimator_utils.datasets import registry as datasets
 from estimator_utils.datasets.dataset import Metadata, Trace, write_dataset
 from estimator_utils.estimation.calibration import Calibration, CalibrationMismatchError
-from estimator_utils.monitor import Monitor
-from estimator_utils.session_log import LogError, SessionLog, read_sessions
-from estimator_utils.sessions import Rule, find_sessions, traffic_tb
+from estimator_utils.monitor import log as session_log
+from estimator_utils.monitor import monitor
+from estimator_utils.monitor import pace as daemon
+from estimator_utils.monitor import plot as session_plot
+from estimator_utils.monitor.log import LogError, SessionLog, read_sessions
+from estimator_utils.monitor.monitor import Monitor
+from estimator_utils.monitor.sessions import Rule, find_sessions, traffic_tb
 from estimator_utils.telemetry import Sample
 from estimator_utils.telemetry.jetson import Sysfs
 from estimator_utils.telemetry.jtop import Jtop

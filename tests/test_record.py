@@ -13,8 +13,8 @@ from estimator_utils import record, training
 from estimator_utils.__main__ import main
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets import registry as datasets
+from estimator_utils.monitor.sessions import energy_j
 from estimator_utils.record import RecordError
-from estimator_utils.sessions import energy_j
 from estimator_utils.telemetry.jetson import Sysfs
 from estimator_utils.telemetry.replay import Replay, open_replay
 from estimator_utils.training import TrainingError

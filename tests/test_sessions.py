@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator_utils.sessions import Detector, Rule, Session, energy_j, find_sessions, traffic_tb
+from estimator_utils.monitor.sessions import Detector, Rule, Session, energy_j, find_sessions, traffic_tb
 from estimator_utils.telemetry import Sample
 
 PERIOD_S, IDLE_W, BUSY_W = 1.5, 0.6, 8.1

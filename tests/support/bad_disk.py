@@ -9,9 +9,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from estimator_utils.daemon import run
-from estimator_utils.monitor import Monitor
-from estimator_utils.session_log import LogError, SessionLog, read_sessions
+from estimator_utils.monitor.log import LogError, SessionLog, read_sessions
+from estimator_utils.monitor.monitor import Monitor
+from estimator_utils.monitor.pace import run
 from estimator_utils.telemetry.jetson import Sysfs
 from estimator_utils.telemetry.replay import Replay
 from tests.support.kill9 import SETTINGS, logged, three_sessions

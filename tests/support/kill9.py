@@ -13,11 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-from estimator_utils.daemon import run
 from estimator_utils.datasets.dataset import Trace
 from estimator_utils.estimation.calibration import Calibration
-from estimator_utils.monitor import Monitor, Settings
-from estimator_utils.session_log import LogError, SessionLog, read_sessions
+from estimator_utils.monitor.log import LogError, SessionLog, read_sessions
+from estimator_utils.monitor.monitor import Monitor, Settings
+from estimator_utils.monitor.pace import run
 from estimator_utils.telemetry.replay import Replay
 from tests.support.player import MODEL
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from estimator_utils.tally import NOTHING, Channel, Tally, known
+from estimator_utils.monitor.integrate import NOTHING, Channel, Tally, known
 from estimator_utils.telemetry import Sample
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from estimator_utils.session_log import read_session
+from estimator_utils.monitor.log import read_session
 
 
 def plot_session(path: str | Path, session: int, output: str | Path) -> None:

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from estimator_utils.estimation.calibration import IDENTITY, Calibration, CalibrationMismatchError
-from estimator_utils.session_log import LogError, SessionLog
-from estimator_utils.sessions import Detector, Rule, Session
+from estimator_utils.monitor.log import LogError, SessionLog
+from estimator_utils.monitor.sessions import Detector, Rule, Session
 from estimator_utils.telemetry import Sample, Source
 
 log = logging.getLogger("estimator_utils.monitor")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from estimator_utils.sessions import Session
+from estimator_utils.monitor.sessions import Session
 from estimator_utils.telemetry import Sample
 
 APPLICATION_ID = 0x464C4F50  # "FLOP": tells this log from other SQLite files

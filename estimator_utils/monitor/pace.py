@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from estimator_utils.monitor import Monitor, Row, Settings
-from estimator_utils.session_log import SessionLog, session_line, with_unit
+from estimator_utils.monitor.log import SessionLog, session_line, with_unit
+from estimator_utils.monitor.monitor import Monitor, Row, Settings
 from estimator_utils.telemetry import Sample, Source, polls
 
 
