@@ -34,8 +34,8 @@ def _open_source(options: argparse.Namespace) -> Any:
 
 def _record(commands: Any, command: Any) -> None:
     def run(options: argparse.Namespace) -> None:
-        from estimator_utils import record
         from estimator_utils.datasets.dataset import Metadata
+        from estimator_utils.recording import sweep as record
 
         kind, name = "simulated" if options.simulated else "recorded", Path(options.output).resolve().name
         about = Metadata(name, kind, options.device, options.rail, options.power_mode)

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from estimator_utils import record, training
 from estimator_utils.__main__ import main
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets import registry as datasets
 from estimator_utils.monitor.sessions import energy_j
-from estimator_utils.record import RecordError
+from estimator_utils.recording import sweep as record
+from estimator_utils.recording import task as training
+from estimator_utils.recording.sweep import RecordError
+from estimator_utils.recording.task import TrainingError
 from estimator_utils.telemetry.jetson import Sysfs
 from estimator_utils.telemetry.replay import Replay, open_replay
-from estimator_utils.training import TrainingError
 from estimator_utils.truth import flops
 from estimator_utils.truth.workload import Workload
 from tests.support.coupled_board import BUSY, IDLE, coupled_board, training_processes

@@ -28,8 +28,8 @@ from tqdm import tqdm
 
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.monitor.sessions import HOLE_POLLS, Rule, energy_j, traffic_tb
+from estimator_utils.recording.task import watch
 from estimator_utils.telemetry import Source, polls
-from estimator_utils.training import watch
 from estimator_utils.truth import flops
 from estimator_utils.truth.workload import SWEEPS, Workload, check_precision, default_device
 
