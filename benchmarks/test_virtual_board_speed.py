@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from estimator_utils import virtual_board, virtual_kernels
 from estimator_utils.truth import workload as workloads
 from estimator_utils.truth.workload import Workload
-from estimator_utils.virtual_board import FITTED
+from estimator_utils.virtual import board as virtual_board
+from estimator_utils.virtual import kernels as virtual_kernels
+from estimator_utils.virtual.board import FITTED
 
 LIMIT_S = 60.0
 ONE = Workload(d_model=256, n_layers=3, seq_len=128, batch_size=8, steps=2000)

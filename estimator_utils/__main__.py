@@ -256,7 +256,7 @@ def _fermi(commands: Any) -> None:
 
 def _virtual_board(commands: Any) -> None:
     def run(options: argparse.Namespace) -> None:
-        from estimator_utils import virtual_board
+        from estimator_utils.virtual import board as virtual_board
 
         virtual_board.write_bundle(options.output)
         print(f"simulated dataset {virtual_board.BUNDLE} in {options.output}")

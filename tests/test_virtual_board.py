@@ -13,15 +13,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator_utils import virtual_board, virtual_kernels
 from estimator_utils.__main__ import main
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets import registry as datasets
 from estimator_utils.truth import flops
 from estimator_utils.truth import workload as workloads
 from estimator_utils.truth.workload import Workload
-from estimator_utils.virtual_board import FITTED, Board, simulate, timeline
-from estimator_utils.virtual_kernels import step_kernels
+from estimator_utils.virtual import board as virtual_board
+from estimator_utils.virtual import kernels as virtual_kernels
+from estimator_utils.virtual.board import FITTED, Board, simulate, timeline
+from estimator_utils.virtual.kernels import step_kernels
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = Workload(d_model=64, n_layers=2, seq_len=32, batch_size=4, steps=300)

@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from estimator_utils import virtual_board
 from estimator_utils.datasets import registry as datasets
 from estimator_utils.truth.workload import Workload
-from estimator_utils.virtual_board import Fitted
-from estimator_utils.virtual_kernels import Step, step_kernels
+from estimator_utils.virtual import board as virtual_board
+from estimator_utils.virtual.board import Fitted
+from estimator_utils.virtual.kernels import Step, step_kernels
 
 # How far a model of this kind may be off before a run counts as an outlier: relative, utilisation absolute.
 TOLERANCE = {"duration": 0.015, "energy": 0.025, "dram": 0.10, "gpu_util": 0.04, "peak": 0.05}

@@ -26,7 +26,7 @@ from estimator_utils.datasets.dataset import Metadata, Trace
 from estimator_utils.monitor import sessions
 from estimator_utils.truth import flops
 from estimator_utils.truth.workload import Workload, reduced_precision_sweep, sweep
-from estimator_utils.virtual_kernels import (
+from estimator_utils.virtual.kernels import (
     L2_BYTES_PER_CYCLE,
     Kernel,
     Step,
