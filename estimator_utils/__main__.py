@@ -268,8 +268,8 @@ def _virtual_board(commands: Any) -> None:
 
 def _notebooks(commands: Any) -> None:
     def run(options: argparse.Namespace) -> None:
-        from estimator_utils import runner
         from estimator_utils.datasets import registry as datasets
+        from estimator_utils.reporting import runner
 
         given = dict(runner.parse_parameter(text) for text in options.parameter)
         if options.check:

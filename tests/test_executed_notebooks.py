@@ -13,8 +13,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from estimator_utils import runner
 from estimator_utils.datasets import registry as datasets
+from estimator_utils.reporting import runner
 from tests.support import golden
 
 ROOT = Path(__file__).resolve().parent.parent

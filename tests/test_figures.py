@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
-from estimator_utils import figures
+from estimator_utils.reporting import report as figures
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import estimator_utils
-from estimator_utils import runner
 from estimator_utils.__main__ import main
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets import registry as datasets
 from estimator_utils.estimation import equations as estimator
 from estimator_utils.estimation import evaluation
+from estimator_utils.reporting import runner
 from tests.support import imports
 from tests.support.imports import MODULES, NAME
 

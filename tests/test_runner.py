@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from estimator_utils import figures, runner
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets import registry as datasets
-from estimator_utils.runner import NotebookError
+from estimator_utils.reporting import report as figures
+from estimator_utils.reporting import runner
+from estimator_utils.reporting.runner import NotebookError
 from tests.support import synthetic
 
 PARAMETERS = 'dataset = "bench"  # collection\nseed = 3'

@@ -16,7 +16,7 @@ from IPython.display import Image, Markdown, display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 STYLE = Path(__file__).with_name("estimator.mplstyle")
 WIDTH_IN = 3.5
 BAND_PCT = 10.0  # the study's limit of a good estimate, drawn as a grey band

@@ -26,8 +26,8 @@ from tqdm import tqdm
 from traitlets.config import Config
 
 from estimator_utils.datasets import registry as datasets
-from estimator_utils.figures import REPOSITORY, say
 from estimator_utils.processes import fresh_processes
+from estimator_utils.reporting.report import REPOSITORY, say
 
 NOTEBOOKS = REPOSITORY / "notebooks"
 _IPC = Config({"KernelManager": {"transport": "ipc"}})  # no TCP port: several kernels never collide

@@ -1,0 +1,1 @@
+"""Notebooks: strict headless execution, figures in one style, computed captions, results."""
