@@ -12,7 +12,7 @@ import pytest
 import torch
 from nbformat.v4 import new_code_cell, new_notebook
 
-from estimator_utils.__main__ import main
+from estimator_utils.cli.main import main
 from estimator_utils.datasets import registry as datasets
 from estimator_utils.reporting import runner
 from estimator_utils.truth import flops

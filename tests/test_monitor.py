@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from estimator_utils.__main__ import main
+from estimator_utils.cli.main import main
 from estimator_utils.datasets import registry as datasets
 from estimator_utils.datasets.dataset import Metadata, Trace, write_dataset
 from estimator_utils.estimation.calibration import Calibration, CalibrationMismatchError

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from estimator_utils import outside
-from estimator_utils.__main__ import main
+from estimator_utils.cli.main import main
 from estimator_utils.outside import BLOCK, Architecture
 from estimator_utils.truth import flops
 from tests.support.decoder import Decoder, small_cnn

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from estimator_utils.__main__ import main
+from estimator_utils.cli.main import main
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets import registry as datasets
 from estimator_utils.monitor.sessions import energy_j

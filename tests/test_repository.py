@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import estimator_utils
-from estimator_utils.__main__ import main
+from estimator_utils.cli.main import main
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets import registry as datasets
 from estimator_utils.estimation import equations as estimator
@@ -367,8 +367,8 @@ def test_a_file_stays_under_300_lines(module):
 
 
 def test_the_reader_of_imports_sees_lazy_and_relative_ones():
-    assert f"{NAME}.flops" in imports.imported(f"{NAME}.__main__")
-    assert f"{NAME}.flops" not in imports.imported(f"{NAME}.__main__", lazy=False)
+    assert f"{NAME}.flops" in imports.imported(f"{NAME}.cli.main")
+    assert f"{NAME}.flops" not in imports.imported(f"{NAME}.cli.main", lazy=False)
     assert f"{NAME}.telemetry.common" in imports.reached(f"{NAME}.monitor")
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator_utils.__main__ import main
+from estimator_utils.cli.main import main
 from estimator_utils.datasets import dataset as schema
 from estimator_utils.datasets import registry as datasets
 from estimator_utils.truth import flops

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from estimator_utils.__main__ import main
+from estimator_utils.cli.main import main
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 TABLES = tuple(f"orin-nano-virtual-trial{n}" for n in (1, 2, 3))
