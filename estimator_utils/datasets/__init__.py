@@ -1,1 +1,1 @@
-"""Data sets: what a runs table and a trace hold, where each data set lies, and how it is read, checked and written."""
+"""Data sets: the columns they share, where each one lies, and how it is read, checked and written."""

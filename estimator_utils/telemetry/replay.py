@@ -89,7 +89,7 @@ def open_replay(data: str, period_s: float = PERIOD_S) -> Replay:
     ``data`` is a trace as CSV or in the study's JSON format, the name of a registered trace, or the name or folder
     of a dataset with one. SourceError where there is none, it cannot be read, or has no power.
     """
-    from estimator_utils import datasets  # here, since a live monitor needs no registry
+    from estimator_utils.datasets import registry as datasets  # here: a live monitor needs no registry
 
     name, path = f"replay:{data}", Path(data)
     try:
