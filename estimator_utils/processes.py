@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def fresh_processes(n: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of ``n`` new Python processes; Ctrl-C is for this process alone, which then ends them."""
+def process_pool(n: int) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of ``n`` new Python processes, which ignore Ctrl-C: this process ends them."""
     before, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(n, spawn, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         try:

@@ -1,4 +1,4 @@
-"""The shapes everything shares: the runs table, traces, and the dataset folder that holds them.
+"""A data set: what it says of itself, its traces, and the folder that holds it.
 
 A dataset folder is ``dataset.json`` (metadata, digests), one CSV a runs table, and one CSV a trace. Standard
 library only, since a board without pandas writes and replays it.
@@ -10,22 +10,17 @@ import csv
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-TEXT_COLUMNS = ("run", "optimizer", "precision")
-COUNT_COLUMNS = ("d_model", "n_layers", "n_heads", "d_ff", "seq_len", "batch_size", "steps")
-MEASURED_COLUMNS = ("duration_s", "idle_power_w", "energy_net_j", "power_peak_w", "gpu_util", "dram_tb")
-RUN_COLUMNS = ("run", *COUNT_COLUMNS, "optimizer", "precision", *MEASURED_COLUMNS, "truth_tflop")
-TRACE_COLUMNS = ("t_s", "power_w", "gpu_util", "dram_bytes_per_s")
+from estimator_utils.datasets.columns import RUN_COLUMNS, TRACE_COLUMNS
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
-OPTIMIZERS = ("adamw", "sgd")
+if TYPE_CHECKING:
+    import pandas as pd
 
-# The study's counter: 0.0133 counted bytes are one true byte (it measured a copy of a known amount).
-STUDY_DRAM_COUNTER_FACTOR = 0.0133
+VERSION = 2  # of dataset.json; before 2 it had no version, and `precisions` was `precision`
 
 
 class DatasetError(ValueError):
@@ -37,7 +32,7 @@ class Metadata:
     """What a dataset says of itself; None where it does not say.
 
     ``kind`` is "recorded" or "simulated". ``dram_counter_factor`` is counted bytes per true byte: the tables
-    are in true bytes, the factor tells how they came to be.
+    are in true bytes, the factor tells how they came to be. ``precisions`` are those of its runs, with blanks.
     """
 
     name: str
@@ -52,7 +47,7 @@ class Metadata:
     date: str | None = None
     who: str | None = None
     licence: str | None = None
-    precision: str | None = None
+    precisions: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,16 @@ class Trace:
     end_s: float | None = None
 
 
-MARKS = ("run", "launch_s", "start_s", "end_s")
+EVENTS = ("launch_s", "start_s", "end_s")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A checked runs table (columns of `columns.RUNS`), what it says of itself, and its digest."""
+
+    metadata: Metadata
+    runs: pd.DataFrame
+    sha256: str
 
 
 def sha256(path: str | Path) -> str:
@@ -94,7 +98,11 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows(["" if cell is None or cell != cell else cell for cell in row] for row in rows)
+        writer.writerows([_cell(value) for value in row] for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
 
 
 def write_dataset(
@@ -105,7 +113,7 @@ def write_dataset(
 ) -> None:
     """Write a dataset folder: ``NAME.csv`` (runs), ``traces/NAME.csv``, ``dataset.json``."""
     directory = Path(directory)
-    index: dict[str, Any] = {**asdict(metadata), "tables": {}, "traces": {}}
+    index: dict[str, Any] = {"version": VERSION, **asdict(metadata), "tables": {}, "traces": {}}
     for name, runs in tables.items():
         path = directory / f"{name}.csv"
         write_csv(path, RUN_COLUMNS, ([run.get(column) for column in RUN_COLUMNS] for run in runs))
@@ -113,13 +121,13 @@ def write_dataset(
     for name, trace in traces.items():
         path = directory / "traces" / f"{name}.csv"
         write_csv(path, TRACE_COLUMNS, zip(*(getattr(trace, column) for column in TRACE_COLUMNS), strict=True))
-        marks = {mark: getattr(trace, mark) for mark in MARKS}
-        index["traces"][name] = {"path": f"traces/{path.name}", "sha256": sha256(path), **marks}
+        about = {name: getattr(trace, name) for name in ("run", *EVENTS)}
+        index["traces"][name] = {"path": f"traces/{path.name}", "sha256": sha256(path), **about}
     (directory / "dataset.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def read_index(path: str | Path) -> tuple[Metadata, dict[str, Any], dict[str, Any]]:
-    """Read ``dataset.json``; return the metadata and the entries of tables and traces.
+    """Read a ``dataset.json``; return the metadata, and the entries of its tables and traces.
 
     Raises
     ------
@@ -129,15 +137,19 @@ def read_index(path: str | Path) -> tuple[Metadata, dict[str, Any], dict[str, An
     try:
         index = dict(json.loads(Path(path).read_text(encoding="utf-8")))
         tables, traces = index.pop("tables", {}), index.pop("traces", {})
+        if (version := index.pop("version", 1)) > VERSION:
+            raise ValueError(f"version {version} is of a later release, this one reads up to {VERSION}")
+        if version == 1:
+            index["precisions"] = index.pop("precision", None)
         return Metadata(**index), tables, traces
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not the index of a dataset folder: {error}") from error
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Read a trace: a CSV of `TRACE_COLUMNS`, or a JSON file in the study's format.
+    """Read a trace from a CSV with the columns of `columns.TRACE`.
 
-    The marks come from the ``dataset.json`` of the dataset folder that the CSV lies in, where it does.
+    Its events come from the ``dataset.json`` of the dataset folder that the CSV lies in, where it does.
 
     Raises
     ------
@@ -145,55 +157,47 @@ def read_trace(path: str | Path) -> Trace:
         Naming file, line and column.
     """
     path = Path(path)
-    return _read_study_trace(path) if path.suffix == ".json" else _read_csv_trace(path)
-
-
-def _read_csv_trace(path: Path) -> Trace:
-    rows: list[list[float | None]] = []
+    about: dict[str, Any] = {}
+    index = path.parent.parent / "dataset.json"
+    if path.parent.name == "traces" and index.exists():
+        entry = read_index(index)[2].get(path.stem, {})
+        about = {name: entry[name] for name in ("run", *EVENTS) if name in entry}
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         if missing := set(TRACE_COLUMNS) - set(reader.fieldnames or ()):
             expected = ", ".join(TRACE_COLUMNS)
             raise ValueError(f"{path}: missing columns {sorted(missing)}; a trace has {expected}")
-        for cells in reader:
-            where = f"{path}, line {reader.line_num}, column"
-            row: list[float | None] = []
-            for column in TRACE_COLUMNS:
-                try:
-                    row.append(float(cells[column]) if cells[column] else None)
-                except ValueError:
-                    row.append(math.nan)
-                if row[-1] is not None and not math.isfinite(row[-1]):
-                    raise ValueError(f"{where} {column}: expected a number or nothing, found {cells[column]!r}")
-            if row[0] is None:
-                raise ValueError(f"{where} t_s: the time is missing")
-            if rows and row[0] <= rows[-1][0]:  # type: ignore[operator]
-                raise ValueError(f"{where} t_s: times must increase, found {row[0]:g} after {rows[-1][0]:g}")
-            rows.append(row)
-    marks: dict[str, Any] = {}
-    index = path.parent.parent / "dataset.json"
-    if path.parent.name == "traces" and index.exists():
-        entry = read_index(index)[2].get(path.stem, {})
-        marks = {mark: entry[mark] for mark in MARKS if mark in entry}
-    return _trace(rows, marks)
+        return trace_of(list(_moments(reader, path)), about)
 
 
-def _read_study_trace(path: Path) -> Trace:
-    channels = (("power_mw", 1e-3), ("gpu_pct", 1e-2), ("dram_bytes_s", 1 / STUDY_DRAM_COUNTER_FACTOR))
+def _moments(reader: csv.DictReader[str], path: Path) -> Iterator[list[float | None]]:
+    """Yield the checked rows of a trace."""
+    last_s = -math.inf
+    for cells in reader:
+        where = f"{path}, line {reader.line_num}, column"
+        row = []
+        for column in TRACE_COLUMNS:
+            row.append(_finite(cells[column]) if cells[column] else None)
+            if row[-1] is not None and math.isnan(row[-1]):
+                raise ValueError(f"{where} {column}: expected a number or nothing, found {cells[column]!r}")
+        if (t_s := row[0]) is None:
+            raise ValueError(f"{where} t_s: the time is missing")
+        if t_s <= last_s:
+            raise ValueError(f"{where} t_s: times must increase, found {t_s:g} after {last_s:g}")
+        last_s = t_s
+        yield row
+
+
+def _finite(cell: str) -> float:
+    """Return a finite number; NaN for anything else."""
     try:
-        content = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: not a trace in the study's format: {error}") from error
-    if missing := {name for name, _ in channels} - set(content):
-        raise ValueError(f"{path}: missing {sorted(missing)}; expected a trace in the study's format")
-    merged: dict[float, list[float | None]] = {}
-    for position, (name, scale) in enumerate(channels, start=1):
-        for t_s, value in content[name]:
-            merged.setdefault(t_s, [t_s, None, None, None])[position] = value * scale
-    marks = {mark: content.get("t_" + mark.removesuffix("_s")) for mark in MARKS[1:]}
-    return _trace([merged[t_s] for t_s in sorted(merged)], marks)
+        value = float(cell)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
 
 
-def _trace(rows: list[list[float | None]], marks: Mapping[str, Any]) -> Trace:
-    columns: list[tuple[Any, ...]] = [tuple(row[k] for row in rows) for k in range(len(TRACE_COLUMNS))]
-    return Trace(columns[0], columns[1], columns[2], columns[3], **marks)
+def trace_of(moments: Sequence[Sequence[float | None]], about: Mapping[str, Any]) -> Trace:
+    """Return the trace of rows in the order of `columns.TRACE`; ``about`` has its run and events."""
+    channels: dict[str, Any] = {column: tuple(row[k] for row in moments) for k, column in enumerate(TRACE_COLUMNS)}
+    return Trace(**channels, **about)

@@ -1,155 +1,325 @@
-"""A calibration: the constants of Eq. 1 or Eq. 2, what they belong to, and the estimate they give.
+"""A calibration: the constants of an estimator, what they belong to, and the estimate they give.
 
-Verifier's side, standard library only. Equations: the study, Eq. 1 (three parameters) and Eq. 2 (two).
+Verifier's side, standard library only. The forms below are all that an estimate rests on: what is fitted and
+evaluated in numpy, what is saved, and what the monitor runs are one expression each.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any, Protocol
 
-IDENTITY = ("device", "rail", "power_mode", "precision")
+VERSION = 2  # of the file; before 2 it had no version and held Eq. 1 or Eq. 2 alone
+MUST_AGREE = ("device", "rail", "power_mode", "precision")
 
 
 class CalibrationMismatchError(ValueError):
     """The calibration belongs to another device, rail, power mode or precision than the readings."""
 
 
+class Readings(Protocol):
+    """What an estimate is made from: numbers of one run, or arrays of several; None or NaN where missing.
+
+    A session, a row of the runs table and `fitting.RunArrays` are such readings.
+    """
+
+    @property
+    def energy_net_j(self) -> Any:
+        """Energy above idle, J."""
+
+    @property
+    def duration_s(self) -> Any:
+        """Duration, s."""
+
+    @property
+    def dram_tb(self) -> Any:
+        """DRAM traffic in true TB (1e12 bytes)."""
+
+    @property
+    def gpu_util(self) -> Any:
+        """Mean GPU utilisation, 0 to 1."""
+
+
 @dataclass(frozen=True)
-class Calibration:
-    """Constants fitted on one device, rail, power mode and precision.
+class Run:
+    """Readings of one run, as numbers."""
+
+    energy_net_j: float
+    duration_s: float
+    dram_tb: float | None = None
+    gpu_util: float | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What an estimator says of a run, or of several.
 
     Attributes
     ----------
-    equation : {1, 2}
-        1: with a DRAM term; 2: power only.
-    e_per_tflop_j : float
-        J/TFLOP, > 0.
-    e_per_tb_j : float or None
-        J per true TB (1e12 bytes) of DRAM traffic, >= 0; None in Eq. 2.
-    p_overhead_w : float
-        W that the run draws above idle without computing, >= 0.
-    idle_power_w : float or None
-        W, >= 0, the idle baseline of the calibration runs: net energy is above it.
-    device, rail, power_mode, precision : str or None
-        What the constants belong to; None where the data did not say.
-    dataset, dataset_sha256 : str
-        The data they were fitted on, and its digest.
-    n_runs : int
-        Number of calibration runs.
-    recipe : str
-        How they were fitted.
-
-    Examples
-    --------
-    >>> c = Calibration(equation=2, e_per_tflop_j=5.0, p_overhead_w=2.0)
-    >>> c.estimate_tflop(energy_net_j=1200.0, duration_s=100.0)
-    200.0
+    tflop : float or array or None
+        Estimated TFLOP, not clamped, so it may be negative; None where a reading that it needs is missing.
+    estimator : str
+        Slug of the estimator.
+    missing : tuple of str
+        The readings that are missing.
     """
 
-    equation: int
-    e_per_tflop_j: float
-    p_overhead_w: float
-    e_per_tb_j: float | None = None
-    idle_power_w: float | None = None
+    tflop: Any
+    estimator: str
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an estimator turns readings into TFLOP.
+
+    Attributes
+    ----------
+    label : str
+        For people.
+    constants : tuple of str
+        With their units in the name.
+    readings : tuple of str
+        The `Readings` that it needs.
+    tflop : callable
+        Of the constants by name and the readings; numbers or arrays.
+    """
+
+    label: str
+    constants: tuple[str, ...]
+    readings: tuple[str, ...]
+    tflop: Callable[[Mapping[str, Any], Readings], Any]
+
+
+FORMS = {
+    "eq1": Form(
+        "Eq. 1",
+        ("e_per_tflop_j", "e_per_tb_j", "p_overhead_w"),
+        ("energy_net_j", "duration_s", "dram_tb"),
+        lambda c, r: (
+            (r.energy_net_j - c["e_per_tb_j"] * r.dram_tb - c["p_overhead_w"] * r.duration_s) / c["e_per_tflop_j"]
+        ),
+    ),
+    "eq2": Form(
+        "Eq. 2",
+        ("e_per_tflop_j", "p_overhead_w"),
+        ("energy_net_j", "duration_s"),
+        lambda c, r: (r.energy_net_j - c["p_overhead_w"] * r.duration_s) / c["e_per_tflop_j"],
+    ),
+    "one-constant": Form(
+        "one constant J/TFLOP",
+        ("e_per_tflop_j",),
+        ("energy_net_j",),
+        lambda c, r: r.energy_net_j / c["e_per_tflop_j"],
+    ),
+    "log-energy-time": Form(
+        "log F on log E, log t",
+        ("scale_tflop", "energy_exponent", "time_exponent"),
+        ("energy_net_j", "duration_s"),
+        lambda c, r: (
+            c["scale_tflop"] * r.energy_net_j ** c["energy_exponent"] * r.duration_s ** c["time_exponent"]
+        ),
+    ),
+    "utilisation-time": Form(
+        "GPU utilisation x time",
+        ("tflop_per_busy_s",),
+        ("gpu_util", "duration_s"),
+        lambda c, r: c["tflop_per_busy_s"] * r.gpu_util * r.duration_s,
+    ),
+    "time": Form(
+        "time only",
+        ("tflop_per_s",),
+        ("duration_s",),
+        lambda c, r: c["tflop_per_s"] * r.duration_s,
+    ),
+    "energy-time": Form(
+        "F on E, t",
+        ("tflop_per_j", "tflop_per_s"),
+        ("energy_net_j", "duration_s"),
+        lambda c, r: c["tflop_per_j"] * r.energy_net_j + c["tflop_per_s"] * r.duration_s,
+    ),
+    "energy-dram-time": Form(
+        "F on E, TB, t",
+        ("tflop_per_j", "tflop_per_tb", "tflop_per_s"),
+        ("energy_net_j", "dram_tb", "duration_s"),
+        lambda c, r: (
+            c["tflop_per_j"] * r.energy_net_j + c["tflop_per_tb"] * r.dram_tb + c["tflop_per_s"] * r.duration_s
+        ),
+    ),
+}
+_NOT_NEGATIVE = ("e_per_tflop_j", "e_per_tb_j", "p_overhead_w")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a calibration belongs to; None where the data did not say.
+
+    Attributes
+    ----------
+    device, rail, power_mode, precision : str or None
+        Readings must agree on them.
+    idle_power_w : W or None
+        Idle baseline of the calibration runs: net energy is above it.
+    dataset, dataset_sha256 : str
+        The data it was fitted on, and its digest.
+    """
+
     device: str | None = None
     rail: str | None = None
     power_mode: str | None = None
     precision: str | None = None
+    idle_power_w: float | None = None
     dataset: str = ""
     dataset_sha256: str = ""
+
+    def unknown(self) -> list[str]:
+        """Return the items that readings must agree on and that are not known."""
+        return [name for name in MUST_AGREE if getattr(self, name) is None]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Constants of one estimator, fitted on one device, rail, power mode and precision.
+
+    Attributes
+    ----------
+    estimator : str
+        Slug, a key of `FORMS`.
+    constants : dict of str to float
+        Those that the form names.
+    identity : Identity
+    n_runs : int
+        Number of calibration runs.
+    recipe : str
+        How the constants were fitted.
+
+    Examples
+    --------
+    >>> c = Calibration("eq2", {"e_per_tflop_j": 5.0, "p_overhead_w": 2.0})
+    >>> c.estimate(Run(energy_net_j=1200.0, duration_s=100.0)).tflop
+    200.0
+    """
+
+    estimator: str
+    constants: dict[str, float]
+    identity: Identity = field(default_factory=Identity)
     n_runs: int = 0
     recipe: str = ""
 
     def __post_init__(self) -> None:
-        if self.equation not in (1, 2):
-            raise ValueError(f"equation must be 1 or 2, found {self.equation!r}")
-        if (self.e_per_tb_j is None) != (self.equation == 2):
-            raise ValueError("e_per_tb_j belongs to Eq. 1 and to it alone")
-        for name in ("e_per_tflop_j", "p_overhead_w", "e_per_tb_j", "idle_power_w"):
-            value = getattr(self, name)
-            if value is None and name in ("e_per_tb_j", "idle_power_w"):
-                continue
+        if self.estimator not in FORMS:
+            raise ValueError(f"estimator must be one of {', '.join(FORMS)}, found {self.estimator!r}")
+        if (expected := set(self.form.constants)) != set(self.constants):
+            raise ValueError(
+                f"{self.estimator} has the constants {sorted(expected)}, found {sorted(self.constants)}"
+            )
+        idle_w = self.identity.idle_power_w
+        for name, value in (*self.constants.items(), *([] if idle_w is None else [("idle_power_w", idle_w)])):
             if isinstance(value, bool) or not math.isfinite(value):
                 raise ValueError(f"{name} must be a finite number, found {value!r}")
-            if value < 0:
+            if value < 0 and name in (*_NOT_NEGATIVE, "idle_power_w"):
                 raise ValueError(f"{name} must not be negative, found {value!r}")
-        if self.e_per_tflop_j == 0:
+        if self.constants.get("e_per_tflop_j") == 0:
             raise ValueError("e_per_tflop_j must be positive, found 0")
 
-    def estimate_tflop(self, energy_net_j: float, duration_s: float, dram_tb: float | None = None) -> float:
-        """Return the estimated TFLOP of a run; not clamped, so it may be negative.
+    @property
+    def form(self) -> Form:
+        """How the constants are used."""
+        return FORMS[self.estimator]
 
-        Linear in its inputs: the estimates of parts add up to that of the whole.
+    def estimate(self, readings: Readings) -> Estimate:
+        """Return the estimate of one run; the estimates of its parts add up to it where the form is linear."""
+        values = {name: getattr(readings, name) for name in self.form.readings}
+        missing = tuple(name for name, value in values.items() if value is None or math.isnan(value))
+        return Estimate(None if missing else self.form.tflop(self.constants, readings), self.estimator, missing)
 
-        Raises
-        ------
-        ValueError
-            Eq. 1 without DRAM traffic, since missing is not zero.
-        """
-        energy_j = energy_net_j - self.p_overhead_w * duration_s
-        if self.e_per_tb_j is not None:
-            if dram_tb is None or math.isnan(dram_tb):
-                raise ValueError("Eq. 1 needs the DRAM traffic and it is missing: use an Eq. 2 calibration")
-            energy_j -= self.e_per_tb_j * dram_tb
-        return energy_j / self.e_per_tflop_j
-
-    def check(self, **found: str | None) -> None:
+    def check(self, reported: Mapping[str, str | None]) -> None:
         """Refuse readings that belong elsewhere.
 
         Parameters
         ----------
-        **found : str or None
-            ``device``, ``rail``, ``power_mode``, ``precision`` of the readings; None is "not said".
+        reported : mapping
+            `MUST_AGREE` of the readings; None is "not known".
 
         Raises
         ------
         CalibrationMismatchError
-            Naming each item that differs, or that either side does not say: it must be declared.
+            Naming each item that differs, or that either side does not know: it must be declared.
         """
         faults = []
-        for name in IDENTITY:
-            own, other = getattr(self, name), found.get(name)
-            flag = "--" + name.replace("_", "-")
+        for name in MUST_AGREE:
+            own, other = getattr(self.identity, name), reported.get(name)
             if own is None:
-                faults.append(f"{name} is not said by the calibration: calibrate again with {flag}")
+                faults.append(f"{name} is not known of the calibration: calibrate again and declare {name}")
             elif other is None:
-                faults.append(f"{name} is not said by the data (calibration: {own!r}): declare it with {flag}")
+                faults.append(f"{name} is not known of the data (calibration: {own!r}): declare {name}")
             elif own != other:
                 faults.append(f"{name} is {other!r} but the calibration belongs to {own!r}")
         if faults:
             raise CalibrationMismatchError("calibration refused: " + "; ".join(faults))
 
-    def check_said(self) -> None:
-        """Raise CalibrationMismatchError where the calibration does not say what it belongs to."""
-        if unsaid := [name for name in IDENTITY if getattr(self, name) is None]:
-            flags = " ".join("--" + name.replace("_", "-") for name in unsaid)
-            raise CalibrationMismatchError(f"the data do not say {', '.join(unsaid)}: declare it with {flags}")
-
     def to_json(self) -> str:
         """Return the calibration as indented JSON."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json.dumps({"version": VERSION, **asdict(self)}, indent=2) + "\n"
 
     def save(self, path: str | Path) -> None:
-        """Write the calibration to a JSON file."""
+        """Write the calibration to a JSON file.
+
+        Raises
+        ------
+        CalibrationMismatchError
+            Where it is not known what it belongs to.
+        """
+        if unknown := self.identity.unknown():
+            raise CalibrationMismatchError(
+                f"the data do not say {', '.join(unknown)}: declare {', '.join(unknown)}"
+            )
         Path(path).write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
-        """Read a calibration from a JSON file.
+        """Read a calibration from a JSON file, of this release or of the one before.
 
         Raises
         ------
+        OSError
+            Where the file cannot be read.
         ValueError
-            Where there is no such file or it is not a calibration, naming the file and what is wrong with it.
+            Where it is not a calibration, naming the file and what is wrong with it.
         """
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
         try:
-            content = dict(json.loads(Path(path).read_text(encoding="utf-8")))
-            known = {f.name for f in fields(cls)}
-            if unknown := set(content) - known:
-                raise ValueError(f"expected the keys {sorted(known)}, found others: {sorted(unknown)}")
-            return cls(**content)
-        except (OSError, ValueError, TypeError, OverflowError) as error:
-            raise ValueError(f"{path} is not a calibration: {error}; make one with 'calibrate -o'") from error
+            content = dict(json.loads(text))
+            version = content.pop("version", 1)
+            if version == 1:
+                content = _from_version_1(content)
+            elif version != VERSION:
+                raise ValueError(f"its version is {version!r}, this release reads 1 and {VERSION}")
+            content["identity"] = Identity(**_only(Identity, content.get("identity", {})))
+            return cls(**_only(cls, content))
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            raise ValueError(f"{path} is not a calibration: {error}; make one with calibrate") from error
+
+
+def _only(cls: type, content: Mapping[str, Any]) -> dict[str, Any]:
+    known = {f.name for f in fields(cls)}
+    if unknown := sorted(set(content) - known):
+        raise ValueError(f"expected the keys {sorted(known)}, found others: {unknown}")
+    return dict(content)
+
+
+def _from_version_1(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a file that held one equation's constants beside its identity."""
+    estimator = {1: "eq1", 2: "eq2"}[content["equation"]]
+    named = set(FORMS[estimator].constants)
+    identity = {f.name for f in fields(Identity)}
+    rest = {k: v for k, v in content.items() if k not in {"equation", "e_per_tb_j"} | named | identity}
+    return rest | {
+        "estimator": estimator,
+        "constants": {k: v for k, v in content.items() if k in named or (k == "e_per_tb_j" and v is not None)},
+        "identity": {k: v for k, v in content.items() if k in identity},
+    }

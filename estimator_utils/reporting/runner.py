@@ -10,12 +10,10 @@ import ast
 import hashlib
 import json
 import os
-import platform
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import as_completed
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +23,18 @@ from papermill.exceptions import PapermillExecutionError
 from tqdm import tqdm
 from traitlets.config import Config
 
-from estimator_utils.datasets import registry as datasets
-from estimator_utils.processes import fresh_processes
-from estimator_utils.reporting.report import REPOSITORY, say
+from estimator_utils.datasets import registry
+from estimator_utils.datasets.locations import bundled
+from estimator_utils.processes import process_pool
+from estimator_utils.reporting import report
 
-NOTEBOOKS = REPOSITORY / "notebooks"
-_IPC = Config({"KernelManager": {"transport": "ipc"}})  # no TCP port: several kernels never collide
-_KERNEL = {"kernel_name": "python3", "progress_bar": False, "config": _IPC}
+NOTEBOOKS = bundled("notebooks")
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+_IPC = Config({"KernelManager": {"transport": "ipc"}})  # no TCP port: several kernels never collide
+_KERNEL = {"kernel_name": "python3", "progress_bar": False, "config": _IPC}
 
 
 class NotebookError(RuntimeError):
@@ -48,13 +47,13 @@ _BROKEN = (RuntimeError, SyntaxError, ValueError, nbformat.ValidationError)
 
 def find(only: Sequence[str] = ()) -> list[Path]:
     """Return the notebooks in order; ``only`` selects by the beginning of their names, such as "05"."""
-    found = sorted(NOTEBOOKS.glob("*.ipynb"))
+    paths = sorted(NOTEBOOKS.glob("*.ipynb"))
     for prefix in only:
-        if not any(path.name.startswith(prefix) for path in found):
+        if not any(path.name.startswith(prefix) for path in paths):
             raise NotebookError(
-                f"no notebook starts with {prefix!r}; there are: {', '.join(p.stem for p in found)}"
+                f"no notebook starts with {prefix!r}; there are: {', '.join(p.stem for p in paths)}"
             )
-    return [path for path in found if not only or path.name.startswith(tuple(only))]
+    return [path for path in paths if not only or path.name.startswith(tuple(only))]
 
 
 def parameters(notebook: Any) -> dict[str, Any]:
@@ -69,7 +68,7 @@ def parameters(notebook: Any) -> dict[str, Any]:
     tagged = [i for i, cell in enumerate(code) if "parameters" in cell.metadata.get("tags", [])]
     if len(tagged) != 1:
         raise NotebookError(f"expected one cell tagged 'parameters', found {len(tagged)}")
-    found = {}
+    values = {}
     for statement in ast.parse(code[tagged[0]].source).body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -77,31 +76,29 @@ def parameters(notebook: Any) -> dict[str, Any]:
             case _:
                 raise NotebookError(f"the parameters cell holds more than assignments: {ast.unparse(statement)}")
         try:
-            found[name] = ast.literal_eval(value)
+            values[name] = ast.literal_eval(value)
         except ValueError as error:
             raise NotebookError(f"a parameter must be a literal: {ast.unparse(statement)}") from error
-    read = {
-        node.id
-        for cell in code[tagged[0] + 1 :]
-        for node in ast.walk(ast.parse(cell.source))
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
-    if unread := sorted(set(found) - read):
+    later = [node for cell in code[tagged[0] + 1 :] for node in ast.walk(ast.parse(cell.source))]
+    read = {node.id for node in later if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    if unread := sorted(set(values) - read):
         raise NotebookError(f"parameters that no cell reads: {', '.join(unread)}")
-    return found
+    return values
 
 
 def source_digest(notebook: Any) -> str:
-    """Return the digest of a notebook's sources, which its outputs belong to."""
+    """Return the digest of what a notebook's outputs belong to: its cells, the figures' style, the report."""
     cells = [(cell.cell_type, cell.source) for cell in notebook.cells]
-    return hashlib.sha256(repr(cells).encode()).hexdigest()
+    style = [path.read_text(encoding="utf-8") for path in (report.STYLE, Path(report.__file__))]
+    return hashlib.sha256(repr((cells, style)).encode()).hexdigest()
 
 
 def check_fresh(path: Path) -> None:
     """Raise NotebookError where a committed notebook's outputs are not those of its sources, or not in order."""
     notebook = nbformat.read(path, as_version=4)
     if notebook.metadata.get("source_sha256") != source_digest(notebook):
-        raise NotebookError(f"{path.name}: outputs are stale: its cells changed since; run 'make notebooks'")
+        changed = "its cells, the figures' style or the report changed since"
+        raise NotebookError(f"{path.name}: outputs are stale: {changed}; run 'make notebooks'")
     counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
     if counts != list(range(1, len(counts) + 1)):
         raise NotebookError(f"{path.name}: not run from top to bottom: {counts}; run 'make notebooks'")
@@ -112,6 +109,7 @@ def execute(source: Path, target: Path, given: Mapping[str, Any], output: Path) 
 
     Parameters
     ----------
+    source, target : Path
     given : mapping
         Parameters to inject; each must be one that the notebook has.
     output : Path
@@ -127,18 +125,18 @@ def execute(source: Path, target: Path, given: Mapping[str, Any], output: Path) 
         known = parameters(notebook)
         if unknown := sorted(set(given) - set(known)):
             raise NotebookError(f"no parameter named {', '.join(unknown)}; it has {', '.join(known)}")
-        os.environ["ESTIMATOR_OUTPUT"] = str(output)
+        changed = {key: value for key, value in given.items() if value != known[key]}
+        os.environ[report.OUTPUT] = str(output)
         with tempfile.TemporaryDirectory() as scratch:
             raw = Path(scratch) / source.name
-            changed = {key: value for key, value in given.items() if value != known[key]}
             try:
                 papermill.execute_notebook(str(source), str(raw), changed, cwd=scratch, **_KERNEL)
             except PapermillExecutionError as error:
-                kept = target if target != source else REPOSITORY / "build" / source.name
+                kept = target if target != source else report.build_folder() / source.name
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(raw, kept)
-                found = f"{error.ename}: {error.evalue}"
-                raise NotebookError(f"In [{error.exec_count}]: {found}; traceback in {kept}") from error
+                fault = f"{error.ename}: {error.evalue}"
+                raise NotebookError(f"In [{error.exec_count}]: {fault}; traceback in {kept}") from error
             executed = nbformat.read(raw, as_version=4)
         _normalise(executed, source_digest(notebook))
     except (papermill.PapermillException, *_BROKEN) as error:
@@ -153,52 +151,60 @@ def execute_all(
 ) -> list[Path]:
     """Execute notebooks side by side, with progress; the committed ones in place where ``output`` is None.
 
-    A parameter goes to the notebooks that have it, and must be one of some notebook. Where one notebook fails
-    the others still run.
+    Where one notebook fails the others still run.
+
+    Parameters
+    ----------
+    given : mapping
+        Parameters: each goes to the notebooks that have it, and must be one of some notebook.
+    output : Path or None
+    only : sequence of str
+        Beginnings of notebook names.
+    jobs : int
+        Notebooks at once.
 
     Raises
     ------
     NotebookError
         Naming every notebook that failed.
     """
-    sources = find(only)
-    own = {path: _parameter_names(path) for path in sources}
-    known = set().union(*own.values())
     if jobs < 1:
-        raise NotebookError(f"--jobs must be 1 or more, found {jobs}")
+        raise NotebookError(f"jobs must be 1 or more, found {jobs}")
     if given and output is None:
         raise NotebookError(f"executed in place the defaults hold, and {', '.join(given)} would be committed")
-    if unknown := sorted(set(given) - known):
-        raise NotebookError(
-            f"no notebook has a parameter named {', '.join(unknown)}; known: {', '.join(sorted(known))}"
-        )
-    if "dataset" in given:
-        if Path(given["dataset"], "dataset.json").is_file():  # a folder: notebooks run in another directory
-            given = {**given, "dataset": str(Path(given["dataset"]).resolve())}
-        for entry in datasets.members(given["dataset"]).values():
-            datasets.fetch(entry)
+    own = {path: _parameter_names(path) for path in find(only)}
+    known = sorted(set().union(*own.values()))
+    if unknown := sorted(set(given) - set(known)):
+        raise NotebookError(f"no notebook has a parameter named {', '.join(unknown)}; known: {', '.join(known)}")
+    given = _with_data(given)
+    folder = NOTEBOOKS.parent if output is None else output.resolve()
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
     faults, done = [], []
-    with fresh_processes(jobs) as pool:
-        futures = {
-            pool.submit(
-                execute,
-                path,
-                NOTEBOOKS / path.name if output is None else output / path.name,
-                {key: value for key, value in given.items() if key in own[path]},
-                REPOSITORY if output is None else output.resolve(),
-            ): path
-            for path in sources
-        }
+    with process_pool(jobs) as pool:
+        futures = []
+        for path, names in own.items():
+            target = path if output is None else output / path.name
+            parts = {key: value for key, value in given.items() if key in names}
+            futures.append(pool.submit(execute, path, target, parts, folder))
         for future in tqdm(as_completed(futures), total=len(futures), unit="notebook"):
             try:
                 done.append(future.result())
             except NotebookError as error:
                 faults.append(str(error))
     if faults:
-        raise NotebookError(f"{len(faults)} of {len(sources)} notebooks failed:\n" + "\n".join(faults))
+        raise NotebookError(f"{len(faults)} of {len(own)} notebooks failed:\n" + "\n".join(faults))
     return sorted(done)
+
+
+def _with_data(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Fetch the collection that is named; a folder is named in full, since notebooks run in another directory."""
+    if "dataset" not in given:
+        return given
+    for entry in registry.members(given["dataset"]).values():
+        registry.fetch(entry)
+    is_folder = Path(given["dataset"], "dataset.json").is_file()
+    return {**given, "dataset": str(Path(given["dataset"]).resolve())} if is_folder else given
 
 
 def _parameter_names(path: Path) -> set[str]:
@@ -231,16 +237,6 @@ def headline(output: Path) -> str:
         f"sd {r['eq1']['sd_pct']:.3f}, bias {r['eq1']['bias_pct']:.3f}, a workload off by 10 % or more in "
         f"{r['eq1']['failing_splits']} of {r['eq1']['n_splits']} splits; notebooks in {output}"
     )
-
-
-def footer(dataset: str) -> None:
-    """Show what a notebook's numbers came from: data with digests, and versions of what computed them."""
-    rows = [f"| {key} | {e.metadata.kind} | `{e.sha256[:16]}` |" for key, e in datasets.members(dataset).items()]
-    packages = ("torch", "numpy", "pandas", "statsmodels", "matplotlib")
-    versions = ", ".join(f"{name} {version(name).split('+')[0]}" for name in packages)
-    minor = ".".join(platform.python_version_tuple()[:2])
-    table = "\n".join(["| file | kind | sha256 |", "|---|---|---|", *rows])
-    say(f"**Provenance.** Collection `{Path(dataset).name}`; Python {minor}, {versions}.\n\n{table}")
 
 
 def _normalise(notebook: Any, digest: str) -> None:

@@ -59,6 +59,9 @@ class Replay(Source):
         """Return a digest of the whole trace, which does not grow."""
         return hashlib.sha256(repr(self.trace).encode()).hexdigest()
 
+    def fingerprint(self) -> str:
+        return self.head()
+
     def __iter__(self) -> Iterator[Sample]:
         """Yield one sample a poll, up to the last moment of the trace."""
         poll, first_s = 0, self.trace.t_s[0] + self._phase_s
@@ -100,7 +103,7 @@ def open_replay(data: str, period_s: float = PERIOD_S) -> Replay:
             if entry is None or entry.role != "trace":
                 raise ValueError("it is no trace: give a trace file or a registered trace")
             path, metadata = datasets.fetch(entry), entry.metadata
-        trace = schema.read_trace(path)
+        trace = datasets.read_trace(path)
         if not trace.t_s:
             raise ValueError("it has no rows")
     except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:

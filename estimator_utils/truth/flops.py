@@ -18,8 +18,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from estimator_utils.processes import fresh_processes
-from estimator_utils.truth.workload import Transformer, Workload
+from estimator_utils.processes import process_pool
+from estimator_utils.truth.training import Transformer, input_shape
+from estimator_utils.truth.workload import Workload
 
 FUSED_BACKWARD = 2.5  # attention backward / forward of the fused CUDA kernels, which recompute Q K^T
 MATH_BACKWARD = 2.0  # of attention as plain matrix products
@@ -104,9 +105,18 @@ def count(workloads: Sequence[Workload], attention_backward: float = FUSED_BACKW
     """
     if attention_backward not in (MATH_BACKWARD, FUSED_BACKWARD):
         raise ValueError(f"attention_backward must be 2.0 (math) or 2.5 (fused), found {attention_backward!r}")
-    with fresh_processes(1) as pool:
+    with process_pool(1) as pool:
         futures = [pool.submit(_count_here, w, attention_backward) for w in workloads]
         return [future.result() for future in futures]
+
+
+def count_checked(workload: Workload, attention_backward: float = FUSED_BACKWARD) -> FlopCount:
+    """Count one step with FlopCounterMode; RuntimeError where the closed form gives another number."""
+    counted = count([workload], attention_backward)[0]
+    formula = closed_form(workload, attention_backward)
+    if counted.flop_per_step != formula.flop_per_step:
+        raise RuntimeError(f"FlopCounterMode and the closed form disagree: {counted} {formula}")
+    return counted
 
 
 def count_calls(call: Callable[[], Any]) -> dict[str, int]:
@@ -131,20 +141,23 @@ def count_calls(call: Callable[[], Any]) -> dict[str, int]:
 
 def _count_here(workload: Workload, attention_backward: float) -> FlopCount:
     model = Transformer(workload, device="meta").train()
-    x = torch.empty(workload.batch_size, workload.seq_len, workload.d_model, device="meta")
+    x = torch.empty(input_shape(workload), device="meta")
     fused = attention_backward == FUSED_BACKWARD
     with fused_attention() if fused else nullcontext():
         parts = count_calls(lambda: model(x).mean().backward())
     return FlopCount(sum(parts.values()), attention_backward, False, "FlopCounterMode on meta", parts)
 
 
-def fused_attention() -> AbstractContextManager[Any]:
-    """Send ``scaled_dot_product_attention`` to the memory-efficient kernel's operation, as CUDA would."""
+def fused_attention(cast: Callable[[Any], Any] = lambda tensor: tensor) -> AbstractContextManager[Any]:
+    """Send ``scaled_dot_product_attention`` to the memory-efficient kernel's operation, as CUDA would.
+
+    ``cast`` is applied to query, key and value, as autocast would.
+    """
 
     def attention(q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0, causal: bool = False) -> Any:
         # (B, S, H, D) is the kernel's own layout; the public function takes (B, H, S, D) in both.
         kernel = torch.ops.aten._scaled_dot_product_efficient_attention
-        return kernel(q, k, v, mask, True, dropout, causal)[0]
+        return kernel(cast(q), cast(k), cast(v), mask, True, dropout, causal)[0]
 
     return mock.patch.object(nn.functional, "scaled_dot_product_attention", attention)
 
