@@ -1,18 +1,27 @@
-"""The commands on notebooks: ``notebooks`` executes them, ``site`` shows them."""
+"""The command ``notebooks``."""
 
-from __future__ import annotations
-
-import argparse
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from estimator_utils.cli import options as from_code
-from estimator_utils.cli.options import Command
+from estimator_utils.cli.options import add
+from estimator_utils.datasets import registry
+from estimator_utils.reporting import runner
 
 
-def _notebooks(options: argparse.Namespace) -> None:
-    from estimator_utils.datasets import registry
-    from estimator_utils.reporting import runner
+def add_notebooks(parser: ArgumentParser) -> None:
+    """Add the options of ``notebooks``."""
+    one = parser.add_argument
+    one("--only", nargs="+", default=(), metavar="NN", help="beginnings of notebook names")
+    one("--dataset", help="collection or dataset folder; the bundled one where left out")
+    one("--output", help="folder for notebooks, figures and results; build/DATASET where left out")
+    add(parser, runner.execute_all, ("jobs",))
+    one("-p", "--parameter", action="append", default=[], metavar="NAME=VALUE", help="of notebooks")
+    one("--in-place", action="store_true", help="re-execute the committed notebooks (maintainers)")
+    one("--check", action="store_true", help="execute nothing: are the committed outputs fresh?")
 
+
+def notebooks(options: Namespace) -> None:
+    """Execute notebooks, or check that their outputs are fresh."""
     given = dict(runner.parse_parameter(text) for text in options.parameter)
     if options.check:
         for path in runner.find(options.only):
@@ -27,21 +36,3 @@ def _notebooks(options: argparse.Namespace) -> None:
     output = Path(options.output or Path("build") / Path(dataset).name)
     runner.execute_all(given | {"dataset": dataset}, output, options.only, options.jobs)
     print(runner.headline(output))
-
-
-def _add_notebooks(parser: argparse.ArgumentParser) -> None:
-    from estimator_utils.reporting import runner
-
-    add = parser.add_argument
-    add("--only", nargs="+", default=(), metavar="NN", help="beginnings of notebook names")
-    add("--dataset", help="collection or dataset folder; the bundled one where left out")
-    add("--output", help="folder for notebooks, figures and results; build/DATASET where left out")
-    from_code.add(parser, runner.execute_all, ("jobs",))
-    add("-p", "--parameter", action="append", default=[], metavar="NAME=VALUE", help="of notebooks")
-    add("--in-place", action="store_true", help="re-execute the committed notebooks (maintainers)")
-    add("--check", action="store_true", help="execute nothing: are the committed outputs fresh?")
-
-
-COMMANDS = (
-    Command("notebooks", "execute the notebooks headless, strictly", _add_notebooks, _notebooks, json=False),
-)

@@ -1,41 +1,18 @@
-"""Options from signatures and dataclass fields.
+"""Options from signatures and dataclass fields, and how results are printed.
 
 Names, types and defaults are those of the code, the help is its docstring's: nothing is typed twice.
 """
 
-from __future__ import annotations
-
-import argparse
 import inspect
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args, get_type_hints
 
+DECLARED = ("device", "rail", "power_mode")  # what readings belong to
+DEVICES = ("cpu", "cuda")
 _ENTRY = re.compile(r"(\w+(?:, \w+)*) : (.+)")  # numpydoc: names and type
-
-
-@dataclass(frozen=True)
-class Command:
-    """One command: what it takes and what it does.
-
-    Attributes
-    ----------
-    name, text : str
-        ``text`` says what it does.
-    add_arguments : callable
-        Given the command's parser; called only where the command was chosen, so it may import what it needs.
-    run : callable
-        Given the parsed options.
-    json : bool
-        It has the flag ``--json``.
-    """
-
-    name: str
-    text: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
-    json: bool = True
 
 
 def documented(target: Any) -> dict[str, tuple[str, str]]:
@@ -54,56 +31,70 @@ def documented(target: Any) -> dict[str, tuple[str, str]]:
     return entries
 
 
-def _default(target: Any, name: str) -> Any:
-    """Return the default of a field or parameter; MISSING where it must be given."""
-    if is_dataclass(target):
-        return next(f.default for f in fields(target) if f.name == name)
-    default = inspect.signature(target).parameters[name].default
-    return MISSING if default is inspect.Parameter.empty else default
-
-
 def add(
-    parser: argparse.ArgumentParser,
+    parser: ArgumentParser,
     target: Any,
     names: Sequence[str],
     flags: Mapping[str, str] | None = None,
     choices: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
-    """Add an option for each name of a dataclass or function.
+    """Add an option for each of some parameters of a function or fields of a dataclass.
 
     Parameters
     ----------
     parser : ArgumentParser
-    target : dataclass or function
+    target : function or dataclass
     names : sequence of str
-        Fields or parameters; the parsed values have these names.
+        The parsed values have these names.
     flags : mapping, optional
         Where the flag is another than the name with dashes.
     choices : mapping, optional
         What a value may be.
     """
-    hints, texts = get_type_hints(target), documented(target)
+    signature, hints, texts = inspect.signature(target), get_type_hints(target), documented(target)
     for name in names:
         flag = (flags or {}).get(name, "--" + name.replace("_", "-"))
-        default, (slot, text) = _default(target, name), texts.get(name, ("", ""))
-        kinds = [kind for kind in get_args(hints[name]) or (hints[name],) if kind is not type(None)]
+        slot, text = texts.get(name, ("", " "))
         text = text[:1].lower() + text[1:].rstrip(".")
-        if kinds == [bool]:
+        kind = next(kind for kind in get_args(hints[name]) or (hints[name],) if kind is not type(None))
+        if kind is bool:
             parser.add_argument(flag, dest=name, action="store_true", help=text)
             continue
-        unit = slot if slot and len(slot) < 8 and slot not in ("1", "int", "str", "float") else None
+        default, chosen = signature.parameters[name].default, (choices or {}).get(name)
+        must = default is inspect.Parameter.empty
+        unit = slot if 0 < len(slot) < 5 and slot not in ("1", "int", "str") else flag[2:].replace("-", "_").upper()
+        more: dict[str, Any] = {"choices": chosen} if chosen else {"metavar": unit}
         parser.add_argument(
-            flag,
-            dest=name,
-            type=kinds[0],
-            default=None if default is MISSING else default,
-            required=default is MISSING,
-            metavar=None if name in (choices or {}) else unit or flag.strip("-").replace("-", "_").upper(),
-            choices=(choices or {}).get(name),
-            help=text or " ",
+            flag, dest=name, type=kind, default=None if must else default, required=must, help=text, **more
         )
 
 
-def taken(options: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+def add_declared(parser: ArgumentParser, names: Sequence[str] = DECLARED) -> None:
+    """Add the options of what readings belong to."""
+    for name in names:
+        parser.add_argument(f"--{name.replace('_', '-')}", help="declared where the data do not say")
+
+
+def taken(options: Namespace, names: Sequence[str]) -> dict[str, Any]:
     """Return the parsed values of some names."""
     return {name: getattr(options, name) for name in names}
+
+
+def cell(value: Any) -> str:
+    """Return a value as people read it."""
+    return "unknown" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def show(result: Mapping[str, Any], as_json: bool) -> None:
+    """Print a result as a JSON object, or its values in lines, those of nested objects too."""
+    if as_json:
+        print(json.dumps(result))
+        return
+    lines = {key: cell(value) for key, value in _flat(result)}
+    width = max(map(len, lines))
+    print("\n".join(f"{key:{width}}  {value}" for key, value in lines.items()))
+
+
+def _flat(result: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    parts = [(_flat(value) if isinstance(value, Mapping) else [(key, value)]) for key, value in result.items()]
+    return [item for part in parts for item in part]

@@ -56,11 +56,7 @@ def _solve(columns: list[Array], target: Array) -> list[Array]:
 
 
 BASELINES = (
-    Baseline(
-        "one-constant",
-        "mean of E/F",
-        lambda r: {"e_per_tflop_j": (r.energy_net_j / r.truth_tflop).mean(-1)},
-    ),
+    Baseline("one-constant", "mean of E/F", lambda r: {"e_per_tflop_j": (r.energy_net_j / r.truth_tflop).mean(-1)}),
     Baseline("log-energy-time", "ordinary least squares of log F", _log_energy_time),
     Baseline(
         "utilisation-time",

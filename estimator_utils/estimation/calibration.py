@@ -111,18 +111,13 @@ FORMS = {
         lambda c, r: (r.energy_net_j - c["p_overhead_w"] * r.duration_s) / c["e_per_tflop_j"],
     ),
     "one-constant": Form(
-        "one constant J/TFLOP",
-        ("e_per_tflop_j",),
-        ("energy_net_j",),
-        lambda c, r: r.energy_net_j / c["e_per_tflop_j"],
+        "one constant J/TFLOP", ("e_per_tflop_j",), ("energy_net_j",), lambda c, r: r.energy_net_j / c["e_per_tflop_j"]
     ),
     "log-energy-time": Form(
         "log F on log E, log t",
         ("scale_tflop", "energy_exponent", "time_exponent"),
         ("energy_net_j", "duration_s"),
-        lambda c, r: (
-            c["scale_tflop"] * r.energy_net_j ** c["energy_exponent"] * r.duration_s ** c["time_exponent"]
-        ),
+        lambda c, r: c["scale_tflop"] * r.energy_net_j ** c["energy_exponent"] * r.duration_s ** c["time_exponent"],
     ),
     "utilisation-time": Form(
         "GPU utilisation x time",
@@ -130,12 +125,7 @@ FORMS = {
         ("gpu_util", "duration_s"),
         lambda c, r: c["tflop_per_busy_s"] * r.gpu_util * r.duration_s,
     ),
-    "time": Form(
-        "time only",
-        ("tflop_per_s",),
-        ("duration_s",),
-        lambda c, r: c["tflop_per_s"] * r.duration_s,
-    ),
+    "time": Form("time only", ("tflop_per_s",), ("duration_s",), lambda c, r: c["tflop_per_s"] * r.duration_s),
     "energy-time": Form(
         "F on E, t",
         ("tflop_per_j", "tflop_per_s"),
@@ -214,9 +204,7 @@ class Calibration:
         if self.estimator not in FORMS:
             raise ValueError(f"estimator must be one of {', '.join(FORMS)}, found {self.estimator!r}")
         if (expected := set(self.form.constants)) != set(self.constants):
-            raise ValueError(
-                f"{self.estimator} has the constants {sorted(expected)}, found {sorted(self.constants)}"
-            )
+            raise ValueError(f"{self.estimator} has the constants {sorted(expected)}, found {sorted(self.constants)}")
         idle_w = self.identity.idle_power_w
         for name, value in (*self.constants.items(), *([] if idle_w is None else [("idle_power_w", idle_w)])):
             if isinstance(value, bool) or not math.isfinite(value):
@@ -275,9 +263,7 @@ class Calibration:
             Where it is not known what it belongs to.
         """
         if unknown := self.identity.unknown():
-            raise CalibrationMismatchError(
-                f"the data do not say {', '.join(unknown)}: declare {', '.join(unknown)}"
-            )
+            raise CalibrationMismatchError(f"the data do not say {', '.join(unknown)}: declare {', '.join(unknown)}")
         Path(path).write_text(self.to_json(), encoding="utf-8")
 
     @classmethod

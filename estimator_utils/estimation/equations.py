@@ -121,9 +121,7 @@ class StudyEquation:
         score = leave_one_out_rms(runs, self.equation, grid_w)
         best = score.argmin(-1)[..., None]
         if np.isinf(np.take_along_axis(score, best, -1)).any():
-            raise ValueError(
-                "no overhead of the grid leaves a positive J/TFLOP: check energy and duration of the runs"
-            )
+            raise ValueError("no overhead of the grid leaves a positive J/TFLOP: check energy and duration of the runs")
         p_overhead_w = grid_w[best]
         u = (runs.energy_net_j - p_overhead_w * runs.duration_s) / runs.truth_tflop
         e, b = _fit(u, runs.dram_tb / runs.truth_tflop if self.equation == 1 else None)

@@ -93,9 +93,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
         elif "locked" in text:
             advice = "end the program that holds a write lock on it"
         else:
-            advice = (
-                f"it was left as it is; move it aside and start again, or rescue it with: sqlite3 {path} .recover"
-            )
+            advice = f"it was left as it is; move it aside and start again, or rescue it with: sqlite3 {path} .recover"
         raise LogError(f"{path}: {text}; {advice}") from error
 
 
@@ -170,9 +168,7 @@ class SessionLog:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._lock.close()
-                raise LogError(
-                    f"{self.path}: another monitor writes it: end that one, or give another log"
-                ) from None
+                raise LogError(f"{self.path}: another monitor writes it: end that one, or give another log") from None
             self._db = sqlite3.connect(self.path, timeout=10.0)
             try:
                 self._db.execute("PRAGMA journal_mode = WAL")
@@ -249,9 +245,7 @@ class SessionLog:
         else:
             (last,) = self._db.execute("SELECT max(id) FROM samples").fetchone()
         for session in sessions:
-            self._insert(
-                "sessions", {**vars(session), "anomalies": "; ".join(session.anomalies), "sample_id": last}
-            )
+            self._insert("sessions", {**vars(session), "anomalies": "; ".join(session.anomalies), "sample_id": last})
         self._db.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (json.dumps(state),))
         self._polls += 1
         if last is not None and self._polls % PRUNE_POLLS == 0:

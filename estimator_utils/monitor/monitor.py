@@ -20,13 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from estimator_utils.estimation.calibration import (
-    FORMS,
-    MUST_AGREE,
-    Calibration,
-    CalibrationMismatchError,
-    Estimate,
-)
+from estimator_utils.estimation.calibration import FORMS, MUST_AGREE, Calibration, CalibrationMismatchError, Estimate
 from estimator_utils.monitor.log import LogError, SessionLog, SessionRow
 from estimator_utils.monitor.sessions import Detector, Rule, Session, StateError
 from estimator_utils.telemetry.source import Sample, Source

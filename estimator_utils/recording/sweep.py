@@ -108,9 +108,7 @@ def record(
         folder = Path(output) / ".record" / pace.table
         idle = _once(folder / "idle.json", lambda: {"identity": reported, **_idle(source, pace)})
         if idle["identity"] != reported:
-            raise RecordError(
-                f"the sweep began on {idle['identity']}, this is {reported}: record into another output"
-            )
+            raise RecordError(f"the sweep began on {idle['identity']}, this is {reported}: record into another output")
         factor = _counter_factor(source, idle, pace, device, folder)
         about = replace(
             about,
@@ -213,9 +211,7 @@ def _idle(source: Source, pace: Pace) -> dict[str, Any]:
         raise RecordError(f"{source.name} gave no power: {source.missing.get('power_w', 'reason unknown')}")
     busy = sum(s.gpu_util is None or s.gpu_util > Rule().threshold for s in samples)
     if busy > BUSY_SHARE * n:
-        raise RecordError(
-            f"the GPU was busy, or its load unknown, at {busy} of {n} idle polls: end what runs on it"
-        )
+        raise RecordError(f"the GPU was busy, or its load unknown, at {busy} of {n} idle polls: end what runs on it")
     return {
         "power_w": statistics.median(power_w),
         "dram_bytes_per_s": statistics.median(traffic) if traffic else None,

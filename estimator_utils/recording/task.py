@@ -103,10 +103,7 @@ class Watched(NamedTuple):
 
 
 def run_task(
-    source: Source,
-    task: Train | Copy,
-    period_s: float,
-    on_progress: Callable[[float], None] = lambda share: None,
+    source: Source, task: Train | Copy, period_s: float, on_progress: Callable[[float], None] = lambda share: None
 ) -> Watched:
     """Run a task in a child, reading ``source`` every ``period_s``.
 

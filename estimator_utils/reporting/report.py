@@ -67,12 +67,7 @@ class Report:
         display(Markdown(text))
 
     def figure(
-        self,
-        figure: Figure,
-        name: str,
-        caption: str,
-        alt: str,
-        of: Literal["data", "simulated", "published"] = "data",
+        self, figure: Figure, name: str, caption: str, alt: str, of: Literal["data", "simulated", "published"] = "data"
     ) -> None:
         """Save a figure as PNG and PDF without dates, and show it with its caption.
 

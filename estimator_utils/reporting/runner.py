@@ -50,9 +50,7 @@ def find(only: Sequence[str] = ()) -> list[Path]:
     paths = sorted(NOTEBOOKS.glob("*.ipynb"))
     for prefix in only:
         if not any(path.name.startswith(prefix) for path in paths):
-            raise NotebookError(
-                f"no notebook starts with {prefix!r}; there are: {', '.join(p.stem for p in paths)}"
-            )
+            raise NotebookError(f"no notebook starts with {prefix!r}; there are: {', '.join(p.stem for p in paths)}")
     return [path for path in paths if not only or path.name.startswith(tuple(only))]
 
 
@@ -146,9 +144,7 @@ def execute(source: Path, target: Path, given: Mapping[str, Any], output: Path) 
     return target
 
 
-def execute_all(
-    given: Mapping[str, Any], output: Path | None, only: Sequence[str] = (), jobs: int = 2
-) -> list[Path]:
+def execute_all(given: Mapping[str, Any], output: Path | None, only: Sequence[str] = (), jobs: int = 2) -> list[Path]:
     """Execute notebooks side by side, with progress; the committed ones in place where ``output`` is None.
 
     Where one notebook fails the others still run.

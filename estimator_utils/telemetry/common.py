@@ -205,13 +205,7 @@ class Child(Generic[Message]):
         """Run the process to its end; return why it ended."""
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
         with subprocess.Popen(
-            self._command,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=nowhere,
-            text=True,
-            errors="replace",
-            start_new_session=True,
+            self._command, stdin=pipe, stdout=pipe, stderr=nowhere, text=True, errors="replace", start_new_session=True
         ) as process:
             self._heard_s, self._process = time.monotonic(), process
             try:

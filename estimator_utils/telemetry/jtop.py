@@ -45,11 +45,7 @@ class Jtop(Source):
     live = True
 
     def __init__(
-        self,
-        rail: str = DEFAULT_RAIL,
-        interval_s: float = 0.5,
-        launch: Sequence[str] = (),
-        stale_s: float = STALE_S,
+        self, rail: str = DEFAULT_RAIL, interval_s: float = 0.5, launch: Sequence[str] = (), stale_s: float = STALE_S
     ) -> None:
         self.name = "jtop"
         self.missing: Missing = Missing(self.name)

@@ -75,9 +75,7 @@ def closed_form(workload: Workload, attention_backward: float = FUSED_BACKWARD, 
     """
     w = workload
     tokens = w.batch_size * w.seq_len
-    matrices = (
-        w.n_layers * (8 * tokens * w.d_model**2 + 4 * tokens * w.d_model * w.d_ff) + 2 * tokens * w.d_model**2
-    )
+    matrices = w.n_layers * (8 * tokens * w.d_model**2 + 4 * tokens * w.d_model * w.d_ff) + 2 * tokens * w.d_model**2
     keys_twice = w.seq_len + 1 if causal else 2 * w.seq_len
     attention = 2 * w.n_layers * tokens * keys_twice * w.d_model
     parts = {

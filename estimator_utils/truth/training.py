@@ -27,12 +27,7 @@ class Transformer(nn.Module):
     def __init__(self, workload: Workload, device: str | torch.device = "cpu") -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(
-            workload.d_model,
-            workload.n_heads,
-            workload.d_ff,
-            dropout=DROPOUT,
-            batch_first=True,
-            device=device,
+            workload.d_model, workload.n_heads, workload.d_ff, dropout=DROPOUT, batch_first=True, device=device
         )
         self.encoder = nn.TransformerEncoder(layer, workload.n_layers, enable_nested_tensor=False)
         self.head = nn.Linear(workload.d_model, workload.d_model, device=device)

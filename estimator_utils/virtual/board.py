@@ -44,8 +44,7 @@ class Board:
     def read_w(self, power_w: Array) -> Array:
         """Return what the INA3221 reads: whole steps of current and voltage."""
         current_a = (
-            np.round((power_w / orin.RAIL_V * (1 + self.gain) + self.offset_a) / orin.AMPERE_STEP)
-            * orin.AMPERE_STEP
+            np.round((power_w / orin.RAIL_V * (1 + self.gain) + self.offset_a) / orin.AMPERE_STEP) * orin.AMPERE_STEP
         )
         return np.asarray(current_a * round((orin.RAIL_V + self.offset_v) / orin.VOLT_STEP) * orin.VOLT_STEP)
 
@@ -77,9 +76,7 @@ class Conditions:
 
     def __post_init__(self) -> None:
         if self.power_mode != orin.POWER_MODE:
-            raise ValueError(
-                f"unknown power mode {self.power_mode!r}: only {orin.POWER_MODE} is validated, use that"
-            )
+            raise ValueError(f"unknown power mode {self.power_mode!r}: only {orin.POWER_MODE} is validated, use that")
         for name in ("warm_s", "idle_s", "spread"):
             if not 0 <= getattr(self, name) < np.inf:
                 raise ValueError(f"{name} must not be negative, found {getattr(self, name)}")
@@ -159,18 +156,14 @@ def simulate(workload: Workload, seed: int = 0, conditions: Conditions = ALONE) 
     return simulate_step(step, {"run": workload.run, **asdict(workload), "truth_tflop": truth}, seed, conditions)
 
 
-def simulate_step(
-    step: Step, about: Mapping[str, Any], seed: int = 0, conditions: Conditions = ALONE
-) -> VirtualRun:
+def simulate_step(step: Step, about: Mapping[str, Any], seed: int = 0, conditions: Conditions = ALONE) -> VirtualRun:
     """Simulate a recorded step over and over; ``about`` has the operator's columns of the run's row."""
     rng = np.random.default_rng([seed, crc32(about["run"].encode())])
     board = conditions.board or Board.switch_on(rng)
     training = _training(step, about["steps"], conditions, rng)
     duration_s, idle_s = training.duration_s, conditions.idle_s
     if duration_s < 3 * orin.POLL_S:
-        raise ValueError(
-            f"training must take {3 * orin.POLL_S} s or more, found {duration_s:.2g} s: take more steps"
-        )
+        raise ValueError(f"training must take {3 * orin.POLL_S} s or more, found {duration_s:.2g} s: take more steps")
     start_s = idle_s + orin.START_S if idle_s else 0.0
     all_s = start_s + duration_s + idle_s
     jitter_s = rng.exponential(orin.POLL_JITTER_S, int(all_s / orin.POLL_S) + 1)
