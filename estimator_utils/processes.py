@@ -1,7 +1,5 @@
 """A pool of processes that an interruption ends at once."""
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 One row a run or a moment; units in the names; a cell that is not known is empty, never 0.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from estimator_utils.datasets.precision import PRECISIONS

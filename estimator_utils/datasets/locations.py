@@ -1,7 +1,5 @@
 """Where things lie: the bundled data, and the place of data that are fetched."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the precisions of a training run mean, written once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -7,8 +7,6 @@ against its digest, and kept in ``folder`` of the place of fetched data. What th
 what its collection says.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace

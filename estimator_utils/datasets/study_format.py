@@ -4,8 +4,6 @@ Its DRAM counter counts 0.0133 for one true byte (the study measured a copy of a
 leaves this module is in true bytes. Source: the study's repository, whose field names these are.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

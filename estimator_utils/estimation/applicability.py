@@ -1,7 +1,5 @@
 """Which runs may be calibrated on and estimated: the study's gate, and one precision."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from estimator_utils.datasets.dataset import DatasetError

@@ -1,7 +1,5 @@
 """Simpler estimators to hold the study's equations against, each fitted on the same runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Bootstrap intervals over workloads: held-out errors share them, and another sweep would change them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

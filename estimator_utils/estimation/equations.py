@@ -5,8 +5,6 @@ Symbols: E net energy (J), B DRAM traffic (TB), t duration (s), F true TFLOP, P 
     Eq. 1   F = (E - E_per_TB B - P t) / E_per_TFLOP        Eq. 2   F = (E - P t) / E_per_TFLOP
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The estimators there are, behind one protocol: what is evaluated is what is saved and what the monitor runs."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Held-out evaluation: an estimator fitted on each split, and summaries of its errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Which runs calibrate and which are held out."""
 
-from __future__ import annotations
-
 import random
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ and all that follows from it are one transaction: after a kill the log ends with
 returns what the monitor knew then. Sessions are kept for ever, samples as long as the monitor is told.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

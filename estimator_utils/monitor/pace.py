@@ -1,7 +1,5 @@
 """What runs a `Monitor`: the pace of the polls, live or of a log, until it ends or is stopped."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What people see of sessions: a line, the live view, a drawing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path

@@ -4,8 +4,6 @@ What is finished lies under ``OUTPUT/.record``, one file a step, so that an inte
 rest.
 """
 
-from __future__ import annotations
-
 import datetime
 import fcntl
 import json

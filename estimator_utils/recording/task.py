@@ -1,7 +1,5 @@
 """One task (a workload, or a copy in memory) in a process of its own, and the readings while it runs."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -3,8 +3,6 @@
 Everything goes under one folder: the repository for the committed notebooks, ``build/DATASET`` otherwise.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -4,8 +4,6 @@ A misspelt or unread parameter, a failing cell, output on stderr or a stale comm
 are normalised, so that running again on the same machine gives the same bytes.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

@@ -4,8 +4,6 @@ Operator's side. Optimizer steps and elementwise operations are not counted; one
 Source: the study; torch.utils.flop_counter.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

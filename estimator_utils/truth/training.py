@@ -3,8 +3,6 @@
 Source: the study's workload script, facts only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

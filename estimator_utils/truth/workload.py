@@ -1,7 +1,5 @@
 """The study's workload and the sweeps of its configurations. Source: the study, facts only."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import dataclass, fields

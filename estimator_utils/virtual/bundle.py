@@ -1,7 +1,5 @@
 """The simulated data set that ships with the project, written anew."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

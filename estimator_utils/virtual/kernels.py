@@ -4,8 +4,6 @@ Forward, backward and optimizer run on the meta device, whose tensors have no me
 differs from CUDA it is set right: fused attention and dropout, foreach optimizer, autocast's casts, loss scaling.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ Nano; [TI] INA3221 data sheet; [R] the study's published figures; [H] Horowitz, 
 [C] CUTLASS, whose kernels and tilings cuBLAS uses.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 DEVICE, RAIL = "virtual Jetson Orin Nano 8GB", "VDD_CPU_GPU_CV"

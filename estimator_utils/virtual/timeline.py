@@ -3,8 +3,6 @@
 Notebook 11 holds it against the study's records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
