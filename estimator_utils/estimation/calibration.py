@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 VERSION = 2  # of the file; before 2 it had no version and held Eq. 1 or Eq. 2 alone
 MUST_AGREE = ("device", "rail", "power_mode", "precision")
@@ -21,32 +21,13 @@ class CalibrationMismatchError(ValueError):
     """The calibration belongs to another device, rail, power mode or precision than the readings."""
 
 
-class Readings(Protocol):
-    """What an estimate is made from: numbers of one run, or arrays of several; None or NaN where missing.
-
-    A session, a row of the runs table and `fitting.RunArrays` are such readings.
-    """
-
-    @property
-    def energy_net_j(self) -> Any:
-        """Energy above idle, J."""
-
-    @property
-    def duration_s(self) -> Any:
-        """Duration, s."""
-
-    @property
-    def dram_tb(self) -> Any:
-        """DRAM traffic in true TB (1e12 bytes)."""
-
-    @property
-    def gpu_util(self) -> Any:
-        """Mean GPU utilisation, 0 to 1."""
+Value = Any  # a number, or an array of several runs' numbers
+Readings = Any  # has the attributes of `Run`: a session, a row of the runs table, `fitting.RunArrays`
 
 
 @dataclass(frozen=True)
 class Run:
-    """Readings of one run, as numbers."""
+    """Readings of one run, which estimates are made from: J, s, true TB (1e12 bytes), 0 to 1; None where missing."""
 
     energy_net_j: float
     duration_s: float
@@ -68,7 +49,7 @@ class Estimate:
         The readings that are missing.
     """
 
-    tflop: Any
+    tflop: Value
     estimator: str
     missing: tuple[str, ...] = ()
 
@@ -92,56 +73,58 @@ class Form:
     label: str
     constants: tuple[str, ...]
     readings: tuple[str, ...]
-    tflop: Callable[[Mapping[str, Any], Readings], Any]
+    tflop: Callable[[Mapping[str, Value], Readings], Value]
 
 
+def _eq1(c: Mapping[str, Value], r: Readings) -> Value:
+    net_j = r.energy_net_j - c["e_per_tb_j"] * r.dram_tb - c["p_overhead_w"] * r.duration_s
+    return net_j / c["e_per_tflop_j"]
+
+
+def _eq2(c: Mapping[str, Value], r: Readings) -> Value:
+    return (r.energy_net_j - c["p_overhead_w"] * r.duration_s) / c["e_per_tflop_j"]
+
+
+def _one_constant(c: Mapping[str, Value], r: Readings) -> Value:
+    return r.energy_net_j / c["e_per_tflop_j"]
+
+
+def _log_energy_time(c: Mapping[str, Value], r: Readings) -> Value:
+    return c["scale_tflop"] * r.energy_net_j ** c["energy_exponent"] * r.duration_s ** c["time_exponent"]
+
+
+def _utilisation_time(c: Mapping[str, Value], r: Readings) -> Value:
+    return c["tflop_per_busy_s"] * r.gpu_util * r.duration_s
+
+
+def _time(c: Mapping[str, Value], r: Readings) -> Value:
+    return c["tflop_per_s"] * r.duration_s
+
+
+def _energy_time(c: Mapping[str, Value], r: Readings) -> Value:
+    return c["tflop_per_j"] * r.energy_net_j + c["tflop_per_s"] * r.duration_s
+
+
+def _energy_dram_time(c: Mapping[str, Value], r: Readings) -> Value:
+    return _energy_time(c, r) + c["tflop_per_tb"] * r.dram_tb
+
+
+E, T, B, U = "energy_net_j", "duration_s", "dram_tb", "gpu_util"
 FORMS = {
-    "eq1": Form(
-        "Eq. 1",
-        ("e_per_tflop_j", "e_per_tb_j", "p_overhead_w"),
-        ("energy_net_j", "duration_s", "dram_tb"),
-        lambda c, r: (
-            (r.energy_net_j - c["e_per_tb_j"] * r.dram_tb - c["p_overhead_w"] * r.duration_s) / c["e_per_tflop_j"]
-        ),
-    ),
-    "eq2": Form(
-        "Eq. 2",
-        ("e_per_tflop_j", "p_overhead_w"),
-        ("energy_net_j", "duration_s"),
-        lambda c, r: (r.energy_net_j - c["p_overhead_w"] * r.duration_s) / c["e_per_tflop_j"],
-    ),
-    "one-constant": Form(
-        "one constant J/TFLOP", ("e_per_tflop_j",), ("energy_net_j",), lambda c, r: r.energy_net_j / c["e_per_tflop_j"]
-    ),
+    "eq1": Form("Eq. 1", ("e_per_tflop_j", "e_per_tb_j", "p_overhead_w"), (E, T, B), _eq1),
+    "eq2": Form("Eq. 2", ("e_per_tflop_j", "p_overhead_w"), (E, T), _eq2),
+    "one-constant": Form("one constant J/TFLOP", ("e_per_tflop_j",), (E,), _one_constant),
     "log-energy-time": Form(
-        "log F on log E, log t",
-        ("scale_tflop", "energy_exponent", "time_exponent"),
-        ("energy_net_j", "duration_s"),
-        lambda c, r: c["scale_tflop"] * r.energy_net_j ** c["energy_exponent"] * r.duration_s ** c["time_exponent"],
+        "log F on log E, log t", ("scale_tflop", "energy_exponent", "time_exponent"), (E, T), _log_energy_time
     ),
-    "utilisation-time": Form(
-        "GPU utilisation x time",
-        ("tflop_per_busy_s",),
-        ("gpu_util", "duration_s"),
-        lambda c, r: c["tflop_per_busy_s"] * r.gpu_util * r.duration_s,
-    ),
-    "time": Form("time only", ("tflop_per_s",), ("duration_s",), lambda c, r: c["tflop_per_s"] * r.duration_s),
-    "energy-time": Form(
-        "F on E, t",
-        ("tflop_per_j", "tflop_per_s"),
-        ("energy_net_j", "duration_s"),
-        lambda c, r: c["tflop_per_j"] * r.energy_net_j + c["tflop_per_s"] * r.duration_s,
-    ),
+    "utilisation-time": Form("GPU utilisation x time", ("tflop_per_busy_s",), (U, T), _utilisation_time),
+    "time": Form("time only", ("tflop_per_s",), (T,), _time),
+    "energy-time": Form("F on E, t", ("tflop_per_j", "tflop_per_s"), (E, T), _energy_time),
     "energy-dram-time": Form(
-        "F on E, TB, t",
-        ("tflop_per_j", "tflop_per_tb", "tflop_per_s"),
-        ("energy_net_j", "dram_tb", "duration_s"),
-        lambda c, r: (
-            c["tflop_per_j"] * r.energy_net_j + c["tflop_per_tb"] * r.dram_tb + c["tflop_per_s"] * r.duration_s
-        ),
+        "F on E, TB, t", ("tflop_per_j", "tflop_per_tb", "tflop_per_s"), (E, B, T), _energy_dram_time
     ),
 }
-_NOT_NEGATIVE = ("e_per_tflop_j", "e_per_tb_j", "p_overhead_w")
+_NOT_NEGATIVE = ("e_per_tflop_j", "e_per_tb_j", "p_overhead_w", "idle_power_w")
 
 
 @dataclass(frozen=True)
@@ -206,10 +189,11 @@ class Calibration:
         if (expected := set(self.form.constants)) != set(self.constants):
             raise ValueError(f"{self.estimator} has the constants {sorted(expected)}, found {sorted(self.constants)}")
         idle_w = self.identity.idle_power_w
-        for name, value in (*self.constants.items(), *([] if idle_w is None else [("idle_power_w", idle_w)])):
+        known = self.constants if idle_w is None else {**self.constants, "idle_power_w": idle_w}
+        for name, value in known.items():
             if isinstance(value, bool) or not math.isfinite(value):
                 raise ValueError(f"{name} must be a finite number, found {value!r}")
-            if value < 0 and name in (*_NOT_NEGATIVE, "idle_power_w"):
+            if value < 0 and name in _NOT_NEGATIVE:
                 raise ValueError(f"{name} must not be negative, found {value!r}")
         if self.constants.get("e_per_tflop_j") == 0:
             raise ValueError("e_per_tflop_j must be positive, found 0")
