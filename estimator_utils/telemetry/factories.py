@@ -1,3 +1,89 @@
-from estimator_utils.telemetry import open_source  # noqa
+"""The sources there are, by name.
 
-FORMS = "sysfs[:ROOT], jtop, tegrastats[:FILE], smi:FILE, replay:DATA, or auto"
+======================  ================================================================
+``sysfs[:ROOT]``        the files of a Jetson; ROOT stands for /sys
+``jtop``                the jtop service, asked for a reading every 0.5 s; it has no DRAM
+``tegrastats[:FILE]``   the program, or its log; ``FILE#SECONDS`` between undated lines
+``smi:FILE``            a CSV log of nvidia-smi; ``FILE#GPU`` chooses one of several
+``replay:DATA``         a recorded or virtual trace
+``auto``                the first of sysfs, tegrastats and jtop that really gives power
+======================  ================================================================
+"""
+
+from collections.abc import Callable
+
+from estimator_utils.telemetry.jtop import Jtop
+from estimator_utils.telemetry.replay import open_replay
+from estimator_utils.telemetry.smi import SmiLog
+from estimator_utils.telemetry.source import DEFAULT_RAIL, PERIOD_S, Source, SourceError
+from estimator_utils.telemetry.sysfs import SYS, Sysfs
+from estimator_utils.telemetry.tegrastats import Tegrastats, TegrastatsLog
+from estimator_utils.telemetry.text import number
+
+FORMS = "sysfs[:ROOT], jtop, tegrastats[:FILE[#SECONDS]], smi:FILE[#GPU], replay:DATA or auto"
+
+
+def open_source(name: str, rail: str = DEFAULT_RAIL, period_s: float = PERIOD_S) -> Source:
+    """Open a source by its name.
+
+    Parameters
+    ----------
+    name : str
+        As in the table of this module.
+    rail : str
+        The rail whose power is read, by its label; never another one instead.
+    period_s : s
+        How often a replay is polled; the pace of other sources is their reader's.
+
+    Raises
+    ------
+    SourceError
+        Where the name is unknown, or what it names cannot be read.
+    """
+    kind, _, what = name.partition(":")
+    source = FACTORIES[kind](what, rail, period_s) if kind in FACTORIES else None
+    if source is None:
+        raise SourceError(f"expected a source {FORMS}, found {name!r}")
+    return source
+
+
+def _tegrastats(what: str, rail: str, _: float) -> Source | None:
+    path, _hash, seconds = what.partition("#")
+    step_s = number(seconds or "1", 0.01, 3600)
+    if step_s is None:
+        return None
+    return TegrastatsLog(path, rail, step_s) if path else Tegrastats(rail)
+
+
+def _smi(what: str, _rail: str, _: float) -> Source | None:
+    path, _hash, gpu = what.partition("#")
+    return SmiLog(path, gpu) if path else None
+
+
+def _auto(what: str, rail: str, _: float) -> Source | None:
+    """Open the first source that answers a real query with power; that its library can be imported is not enough."""
+    tried = []
+    for name in () if what else ("sysfs", "tegrastats", "jtop"):
+        try:
+            source = open_source(name, rail)
+        except SourceError as error:
+            tried.append(f"{name}: {error}")
+            continue
+        if source.read().power_w:
+            return source
+        tried.append(f"{name}: {source.missing.get('power_w', 'no power')}")
+        source.close()
+    if tried:
+        raise SourceError("no source gives power here\n" + "\n".join(tried))
+    return None
+
+
+# Of what follows the name and its colon, the rail, and the period; None where the name cannot have that
+FACTORIES: dict[str, Callable[[str, str, float], Source | None]] = {
+    "sysfs": lambda root, rail, _: Sysfs(root or SYS, rail),
+    "jtop": lambda what, rail, _: None if what else Jtop(rail),
+    "tegrastats": _tegrastats,
+    "smi": _smi,
+    "replay": lambda data, _rail, period_s: open_replay(data, period_s) if data else None,
+    "auto": _auto,
+}

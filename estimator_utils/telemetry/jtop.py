@@ -1,6 +1,6 @@
 """The jtop service, asked through its own client (extra ``jetson``, AGPL-3.0) in a child process.
 
-The client blocks for ever on a hung service, ends without a word on a hung sampler, and fails when one
+The client blocks for ever on a hung service, ends silently on a hung sampler, and fails when one
 process connects twice. So it lives in a child that a watchdog starts again; only text comes from there.
 Run as a program, this module is that child.
 """
@@ -16,8 +16,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from estimator_utils.telemetry import DEFAULT_RAIL, IDENTITY_KEYS, Sample, Source, SourceError
-from estimator_utils.telemetry.common import Child, Missing, plausible_power_w
+from estimator_utils.telemetry.child import Child
+from estimator_utils.telemetry.health import CheckedSource
+from estimator_utils.telemetry.source import DEFAULT_RAIL, IDENTITY_KEYS, Sample, SourceError
+from estimator_utils.telemetry.text import plausible_power_w
 
 MODULE = "estimator_utils.telemetry.jtop"
 OPEN_S = 15.0  # for connecting and a first reading: jtop starts to sample with its first client
@@ -31,10 +33,10 @@ HINTS = {
 NO_DRAM = "jtop's share of the EMC is always 0 on Orin (jetson_stats #715): use sysfs as root"
 
 
-class Jtop(Source):
+class Jtop(CheckedSource):
     """Power of one rail, GPU load and clocks from the jtop service; it has no DRAM traffic.
 
-    ``launch`` goes before the child's command, to run it elsewhere (in a namespace, say).
+    ``launch`` goes before the child's command, to run it elsewhere (in a namespace, report).
 
     Raises
     ------
@@ -47,8 +49,7 @@ class Jtop(Source):
     def __init__(
         self, rail: str = DEFAULT_RAIL, interval_s: float = 0.5, launch: Sequence[str] = (), stale_s: float = STALE_S
     ) -> None:
-        self.name = "jtop"
-        self.missing: Missing = Missing(self.name)
+        super().__init__("jtop")
         self._rail, self._wait_s = rail, min(3 * interval_s + 0.2, 2.0)
         self._hello: dict[str, Any] = {}
         self._error = ""
@@ -57,15 +58,15 @@ class Jtop(Source):
         deadline_s = time.monotonic() + OPEN_S
         while not (self._hello or self._error or self._child.failures) and time.monotonic() < deadline_s:
             time.sleep(0.05)
-            self._child.newest(0)  # which also watches that it speaks
+            self._child.latest(0)  # which also ends it where it is silent
         rails = self._hello.get("rails", [])
         if rail not in rails:
             self.close()
-            found = f"expected the rail {rail!r}, found {rails}: name one with --rail"
-            raise SourceError(f"jtop: {found if self._hello else self._error or self._child.reason}")
+            fault = f"expected the rail {rail!r}, found {rails}: name one as rail"
+            raise SourceError(f"jtop: {fault if self._hello else self._error or self._child.reason}")
 
     def _parse(self, line: str) -> dict[str, Any] | None:
-        """Return a reading; keep what else the child says: of the board at first, and why it ends."""
+        """Return a reading; keep what else the child reports: the board at first, and why it ends."""
         message: dict[str, Any] = json.loads(line)
         if "rails" in message:
             self._hello = message
@@ -73,14 +74,14 @@ class Jtop(Source):
         return None if "rails" in message or self._error else message
 
     def identity(self) -> dict[str, Any]:
-        """Return what the service says of its board."""
+        """Return what the service reports of its board."""
         return {key: self._hello.get(key) for key in IDENTITY_KEYS} | {"rail": self._rail}
 
     def read(self) -> Sample:
-        """Return the newest reading, stamped as it came, or after a while only the time."""
-        t_s, wall_s, message = self._child.newest(self._wait_s)
-        found = message or {"gone": f"no new reading: {self._error or self._child.reason}"}
-        gone = found.pop("gone", "")
+        """Return the latest reading, stamped as it came, or after a while only the time."""
+        t_s, wall_s, message = self._child.latest(self._wait_s)
+        fields = message or {"gone": f"no new reading: {self._error or self._child.reason}"}
+        gone = fields.pop("gone", "")
         reasons = {
             "power_w": gone or f"the rail {self._rail} is gone; jtop's total is not taken instead",
             "gpu_util": gone or "jtop gives no load, or a 0 that stands for NVML's silence",
@@ -89,7 +90,7 @@ class Jtop(Source):
             "dram_activity": NO_DRAM,
             "dram_bytes_per_s": NO_DRAM,
         }
-        return self.missing.check(Sample(t_s, wall_s, source=self.name, **found), reasons)
+        return self.checked(Sample(t_s, wall_s, source=self.name, **fields), reasons)
 
     def close(self) -> None:
         """End the child."""
@@ -139,10 +140,10 @@ def _gpu(client: Any) -> dict[str, Any]:
     return dict(next(iter(client.gpu.values()), {}))
 
 
-def _serve(rail: str, interval_s: float, stale_s: float, say: Callable[[dict[str, Any]], None]) -> None:
-    """Say what the service says, until it says no more."""
+def _serve(rail: str, interval_s: float, stale_s: float, report: Callable[[dict[str, Any]], None]) -> None:
+    """Report what the service gives, until it gives no more."""
     client = _connect(interval_s)
-    say(
+    report(
         {
             "rails": sorted(_rails(client)),
             "device": client.board.get("hardware", {}).get("Model"),
@@ -160,12 +161,12 @@ def _serve(rail: str, interval_s: float, stale_s: float, say: Callable[[dict[str
         if now != before:
             before, moved_s = now, time.monotonic()
         if time.monotonic() - moved_s > stale_s:
-            say({"gone": f"the service gives the same for {stale_s:g} s"})
+            report({"gone": f"the service gives the same for {stale_s:g} s"})
             continue
         # through NVML a load of 0 may stand for no answer, and clocks are in MHz
         nvml = gpu.get("freq", {}).get("governor") == "nvml"
         load = _value(gpu, "status", "load", scale=1e-2, high=1.0)
-        say(
+        report(
             {
                 "power_w": plausible_power_w(_value(_rails(client), rail, "power", scale=1e-3), rail),
                 "gpu_util": None if nvml and not load else load,
@@ -186,17 +187,17 @@ def _main() -> None:
         sys.stdin.buffer.read()
         os._exit(0)
 
-    def say(message: dict[str, Any]) -> None:
+    def report(message: dict[str, Any]) -> None:
         lines.write(json.dumps(message, default=str) + "\n")
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         rail, interval_s, stale_s = json.loads(sys.argv[1])
-        _serve(rail, interval_s, stale_s, say)
-    except Exception as error:  # whatever ends the client is told to the parent, which decides
+        _serve(rail, interval_s, stale_s, report)
+    except Exception as error:  # whatever ends the client is reported to the parent, which decides
         text = f"{type(error).__name__}: {error}"
         hints = [hint for sign, hint in HINTS.items() if sign in text]
-        say({"error": " ".join([*text.split(), *(f"({hint})" for hint in hints)])})
+        report({"error": " ".join([*text.split(), *(f"({hint})" for hint in hints)])})
     os._exit(1)  # not waiting for the client's threads
 
 

@@ -8,13 +8,12 @@ import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from estimator_utils.datasets import dataset as schema
-from estimator_utils.telemetry import IDENTITY_KEYS, PERIOD_S, Sample, Source, SourceError
+from estimator_utils.datasets.dataset import Metadata, Trace
+from estimator_utils.telemetry.source import IDENTITY_KEYS, PERIOD_S, Sample, Source, SourceError
 
 FIELDS = ("power_w", "gpu_util", "dram_bytes_per_s")
 # A reading older than this many of its channel's usual (median) intervals is missing rather than still true.
@@ -33,8 +32,8 @@ class Replay(Source):
     def __init__(
         self,
         name: str,
-        trace: schema.Trace,
-        metadata: schema.Metadata | None = None,
+        trace: Trace,
+        metadata: Metadata | None = None,
         *,
         period_s: float = PERIOD_S,
         phase_s: float = 0.0,
@@ -51,16 +50,12 @@ class Replay(Source):
             raise SourceError(f"{name}: the trace has no reading of power: nothing can be estimated from it")
 
     def identity(self) -> dict[str, Any]:
-        """Return device, rail, power mode and clocks of the trace's dataset, and its kind; None: not said."""
-        said = asdict(self._metadata) if self._metadata else {}
-        return {key: said.get(key) for key in (*IDENTITY_KEYS, "kind")}
-
-    def head(self) -> str:
-        """Return a digest of the whole trace, which does not grow."""
-        return hashlib.sha256(repr(self.trace).encode()).hexdigest()
+        """Return device, rail, power mode and clocks of the trace's dataset, and its kind; None: not known."""
+        return {key: getattr(self._metadata, key, None) for key in (*IDENTITY_KEYS, "kind")}
 
     def fingerprint(self) -> str:
-        return self.head()
+        """Return a digest of the whole trace, which does not grow."""
+        return hashlib.sha256(repr(self.trace).encode()).hexdigest()
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield one sample a poll, up to the last moment of the trace."""
@@ -92,18 +87,18 @@ def open_replay(data: str, period_s: float = PERIOD_S) -> Replay:
     ``data`` is a trace as CSV or in the study's JSON format, the name of a registered trace, or the name or folder
     of a dataset with one. SourceError where there is none, it cannot be read, or has no power.
     """
-    from estimator_utils.datasets import registry as datasets  # here: a live monitor needs no registry
+    from estimator_utils.datasets import registry  # here: a live monitor needs no registry
 
     name, path = f"replay:{data}", Path(data)
     try:
         if path.is_file():
-            metadata = datasets.metadata_of(path)
+            metadata = registry.metadata_of(path)
         else:
-            entry = datasets.registry().get(data) or datasets.members(data).get("trace")
+            entry = registry.registry().get(data) or registry.members(data).get("trace")
             if entry is None or entry.role != "trace":
                 raise ValueError("it is no trace: give a trace file or a registered trace")
-            path, metadata = datasets.fetch(entry), entry.metadata
-        trace = datasets.read_trace(path)
+            path, metadata = registry.fetch(entry), entry.metadata
+        trace = registry.read_trace(path)
         if not trace.t_s:
             raise ValueError("it has no rows")
     except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:

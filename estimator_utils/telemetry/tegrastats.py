@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from . import DEFAULT_RAIL, Sample, Source, SourceError
-from .common import Child, LogClock, Missing, number, plausible_power_w
-from .jetson import ORIN_NANO_BYTES_PER_CYCLE, bytes_per_cycle, power_mode, read_text
+from estimator_utils.telemetry.child import Child
+from estimator_utils.telemetry.health import CheckedSource
+from estimator_utils.telemetry.log_clock import LogClock
+from estimator_utils.telemetry.source import DEFAULT_RAIL, Sample, SourceError
+from estimator_utils.telemetry.sysfs import ORIN_NANO_BYTES_PER_CYCLE, bytes_per_cycle, power_mode, read_text
+from estimator_utils.telemetry.text import number, plausible_power_w, read_lines, unix_time_s
 
 INTERVAL_S = 0.5  # of the program we start: half of the usual second, so that a poll finds a new line
 COMMAND = ("tegrastats", "--interval", f"{1000 * INTERVAL_S:.0f}")
@@ -56,7 +58,7 @@ def parse_line(text: str) -> Line | None:
     ram_mb = number(line.group(1) or "", 6000, 1e6)
     orin = rails.keys() >= RAILS_128_BIT and " tj@" in text and ram_mb is not None
     return Line(
-        wall_s=_wall_s(text),
+        wall_s=unix_time_s(text.lstrip()[:19], "%m-%d-%Y %H:%M:%S"),
         power_mw={name: now for name, now in rails.items() if now is not None},
         gpu_util=gpu_util,
         gpu_clock_hz=gpu_clock_hz,
@@ -64,13 +66,6 @@ def parse_line(text: str) -> Line | None:
         emc_clock_hz=emc_clock_hz,
         bus_bytes=ORIN_NANO_BYTES_PER_CYCLE if orin else None,
     )
-
-
-def _wall_s(text: str) -> float | None:
-    try:
-        return datetime.strptime(text.lstrip()[:19], "%m-%d-%Y %H:%M:%S").timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def _share(pattern: re.Pattern[str], text: str, high: float) -> tuple[float | None, float | None]:
@@ -81,12 +76,12 @@ def _share(pattern: re.Pattern[str], text: str, high: float) -> tuple[float | No
     return None if percent is None else percent / 100, None if mhz is None else mhz * 1e6
 
 
-class _Reader(Source):
+class _Reader(CheckedSource):
     """What the program and its log have in common."""
 
     def __init__(self, name: str, rail: str) -> None:
-        self.name, self._rail = name, rail
-        self.missing: Missing = Missing(name)
+        super().__init__(name)
+        self._rail = rail
         emc = "the line has no share of the EMC or no clock with it: run tegrastats as root"
         self._reasons = {
             "power_w": f"the line has no rail {rail}, or 0 W",
@@ -103,7 +98,7 @@ class _Reader(Source):
         if line is None:
             raise SourceError(f"{self.name}: expected lines as 'RAM 2147/7620MB ...', found none: {reason}")
         if (found := line.power_mw) and self._rail not in found:
-            raise SourceError(f"{self.name}: expected rail {self._rail!r}, found {sorted(found)}: name one with --rail")
+            raise SourceError(f"{self.name}: expected rail {self._rail!r}, found {sorted(found)}: name one as rail")
 
     def _sample(self, line: Line, t_s: float, wall_s: float | None, gone: str = "") -> Sample:
         power_mw, bytes_per_s = line.power_mw.get(self._rail), None
@@ -120,7 +115,7 @@ class _Reader(Source):
             emc_clock_hz=line.emc_clock_hz,
             source=self.name,
         )
-        return self.missing.check(sample, dict.fromkeys(self._reasons, gone) if gone else self._reasons)
+        return self.checked(sample, dict.fromkeys(self._reasons, gone) if gone else self._reasons)
 
 
 class TegrastatsLog(_Reader):
@@ -143,15 +138,11 @@ class TegrastatsLog(_Reader):
         self._check(next(self._lines(), None), "is this a log of tegrastats?")
 
     def _lines(self) -> Iterator[Line]:
-        try:
-            with self._path.open(encoding="utf-8", errors="replace") as file:
-                for text in file:
-                    # The last line of a program that was killed may be cut in the middle of a number.
-                    whole = text if text.endswith("\n") else text.rpartition(" ")[0]
-                    if line := parse_line(whole):
-                        yield line
-        except OSError as error:
-            raise SourceError(f"cannot read {self._path}: {error.strerror}") from error
+        for text in read_lines(self._path):
+            # The last line of a program that was killed may be cut in the middle of a number.
+            whole = text if text.endswith("\n") else text.rpartition(" ")[0]
+            if line := parse_line(whole):
+                yield line
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield one sample a line."""
@@ -182,7 +173,7 @@ class Tegrastats(_Reader):
         self._bus_bytes = bytes_per_cycle(SYS)
         self._child = Child(command, parse_line, SILENCE_S)
         try:
-            self._check(self._child.newest(SILENCE_S)[2], self._child.reason)
+            self._check(self._child.latest(SILENCE_S)[2], self._child.reason)
         except SourceError:
             self.close()
             raise
@@ -193,8 +184,8 @@ class Tegrastats(_Reader):
         return super().identity() | {"device": device, "power_mode": power_mode(SYS)}
 
     def read(self) -> Sample:
-        """Return the newest line's reading, stamped as it came, or after a while only the time."""
-        t_s, wall_s, line = self._child.newest(3 * INTERVAL_S)
+        """Return the latest line's reading, stamped as it came, or after a while only the time."""
+        t_s, wall_s, line = self._child.latest(3 * INTERVAL_S)
         gone = "" if line else f"no new line: {self._child.reason}"
         return self._sample(replace(line or Line(), bus_bytes=self._bus_bytes), t_s, wall_s, gone)
 

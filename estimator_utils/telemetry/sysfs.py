@@ -13,8 +13,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from . import DEFAULT_RAIL, Sample, Source, SourceError
-from .common import Missing, plausible_power_w
+from estimator_utils.telemetry.health import CheckedSource
+from estimator_utils.telemetry.source import DEFAULT_RAIL, Sample, SourceError
+from estimator_utils.telemetry.text import plausible_power_w
+
+SYS = "/sys"
 
 # 128 bits, two transfers a cycle: true bytes a cycle of the memory clock. Orin Nano 8GB; derived from the
 # bus, not calibrated on a board. The 4GB module (p3767-0004) has half the bus and is left out.
@@ -95,6 +98,13 @@ def power_mode(root: Path) -> str | None:
     return {int(key): name for key, name in names}.get(int(mode.group(1)))
 
 
+# Folder of the labels, their names, and the files of mV and mA: hwmon of L4T 34 and later, iio of L4T 32
+_LAYOUTS = (
+    ("hwmon/*/*", re.compile(r"in([123])_label"), "in{}_input", "curr{}_input"),
+    ("iio:device*/*", re.compile(r"rail_name_(.)"), "in_voltage{}_input", "in_current{}_input"),
+)
+
+
 def find_rails(root: Path) -> dict[str, list[tuple[str, str]]]:
     """Return for each rail of the INA3221 monitors its files of voltage (mV) and current (mA).
 
@@ -105,12 +115,12 @@ def find_rails(root: Path) -> dict[str, list[tuple[str, str]]]:
     for device in sorted((root / "bus/i2c/devices").glob("*")):
         if "ina3221" not in (read_text(device / "name") or "").lower():
             continue
-        for label in sorted([*device.glob("hwmon/*/in[123]_label"), *device.glob("iio:device*/rail_name_?")]):
-            channel = label.name.strip("_abeilmnr")
-            volt, current = ("in", "curr") if label.name.startswith("in") else ("in_voltage", "in_current")
-            if (rail := read_text(label)) and "NC" not in rail:
-                files = (f"{label.parent}/{volt}{channel}_input", f"{label.parent}/{current}{channel}_input")
-                rails.setdefault(rail, []).append(files)
+        for folder, pattern, volt, current in _LAYOUTS:
+            for label in sorted(device.glob(folder)):
+                match, rail = pattern.fullmatch(label.name), read_text(label)
+                if match and rail and "NC" not in rail:
+                    files = volt.format(match[1]), current.format(match[1])
+                    rails.setdefault(rail, []).append((str(label.with_name(files[0])), str(label.with_name(files[1]))))
     return rails
 
 
@@ -147,8 +157,8 @@ def find_readable(root: Path, files: Iterable[str]) -> tuple[str | None, str]:
     return None, reason
 
 
-class Sysfs(Source):
-    """Readings from the files of a Jetson under ``root``, which plays /sys.
+class Sysfs(CheckedSource):
+    """Readings from the files of a Jetson under ``root``, which stands for /sys.
 
     Raises
     ------
@@ -158,9 +168,8 @@ class Sysfs(Source):
 
     live = True
 
-    def __init__(self, root: str | Path = "/sys", rail: str = DEFAULT_RAIL) -> None:
-        self.name = "sysfs" if str(root) == "/sys" else f"sysfs:{root}"
-        self.missing: Missing = Missing(self.name)
+    def __init__(self, root: str | Path = SYS, rail: str = DEFAULT_RAIL) -> None:
+        super().__init__("sysfs" if str(root) == SYS else f"sysfs:{root}")
         self._root, self._rail = Path(root), rail
         rails = find_rails(self._root)
         if not rails:
@@ -168,7 +177,7 @@ class Sysfs(Source):
         if len(readers := rails.get(rail, [])) != 1:
             raise SourceError(
                 f"expected one rail {rail!r} under {root}, found {len(readers)}; the board has"
-                f" {sorted(rails)}: name one with --rail"
+                f" {sorted(rails)}: name one as rail"
             )
         self._search()
 
@@ -208,19 +217,19 @@ class Sysfs(Source):
         load = read_number(self._load, 0, 1000)
         rate_hz = read_number(self._rate, 1)
         active_khz = read_number(self._activity)
-        known = self._bytes_per_cycle
+        per_cycle = self._bytes_per_cycle
         sample = Sample(
             t_s=t_s,
             wall_s=wall_s,
             power_w=plausible_power_w(power_w, self._rail),
             gpu_util=None if load is None else load / 1000,
             dram_activity=None if active_khz is None or rate_hz is None else active_khz * 1000 / rate_hz,
-            dram_bytes_per_s=None if active_khz is None or known is None else active_khz * 1000 * known,
+            dram_bytes_per_s=None if active_khz is None or per_cycle is None else active_khz * 1000 * per_cycle,
             gpu_clock_hz=read_number(self._clock, 1),
             emc_clock_hz=rate_hz,
             source=self.name,
         )
-        sample = self.missing.check(sample, self._reasons)
+        sample = self.checked(sample, self._reasons)
         if self.missing and t_s - self._searched_s > SEARCH_AGAIN_S:
             self._search()
         return sample

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from . import Sample, Source, SourceError
-from .common import POWER_MAX_W, LogClock, Missing, number
+from estimator_utils.telemetry.health import CheckedSource
+from estimator_utils.telemetry.log_clock import LogClock
+from estimator_utils.telemetry.source import Sample, SourceError
+from estimator_utils.telemetry.text import POWER_MAX_W, number, read_lines, unix_time_s
 
 # Accepted names, the best first. The plain name is instantaneous up to A100 and a mean of 1 s on newer GPUs.
 POWER = ("power.draw.instant", "instant_power_draw", "power.draw", "power_draw")
@@ -31,7 +32,7 @@ _CELL = re.compile(r"([0-9.]+)\s*(W|%|MHz|)", re.ASCII)
 Row = dict[str, str]
 
 
-class SmiLog(Source):
+class SmiLog(CheckedSource):
     """One GPU of a log; ``t_s`` counts from its first row, ``wall_s`` reads local time as of this zone.
 
     GPUs are told apart by index, UUID or bus where the log has a column of them, else by position in a
@@ -46,8 +47,7 @@ class SmiLog(Source):
     live = False
 
     def __init__(self, path: str | Path, gpu: str = "") -> None:
-        self.name = f"smi:{path}#{gpu}" if gpu else f"smi:{path}"
-        self.missing: Missing = Missing(self.name)
+        super().__init__(f"smi:{path}#{gpu}" if gpu else f"smi:{path}")
         self._path = Path(path)
         columns = next(self._rows(), (0.0, {}))[1]
         self._key = next((name for name in GPU if name in columns), None)
@@ -82,25 +82,21 @@ class SmiLog(Source):
     def _rows(self) -> Iterator[tuple[float, Row]]:
         """Yield time and cells of each whole row; the header may come again, also with other columns."""
         header: list[str] = []
-        try:
-            with self._path.open(encoding="utf-8-sig", errors="replace") as file:
-                for text in file:
-                    cells = [cell.strip() for cell in text.split(",")]
-                    row = dict(zip(header, cells, strict=False))
-                    if "timestamp" in cells:
-                        header = [_UNIT.sub("", cell) for cell in cells]
-                    elif not header and _wall_s(cells[0]) is not None:
-                        raise SourceError(
-                            f"{self._path}: expected a header as 'timestamp, power.draw [W], ...', found"
-                            " rows: write it as the first line"
-                        )
-                    # A log that was cut ends in the middle of a row; lines of a lost GPU are no rows.
-                    elif len(cells) == len(header) and text.endswith("\n"):
-                        wall_s = _wall_s(row["timestamp"])
-                        if wall_s is not None:
-                            yield wall_s, row
-        except OSError as error:
-            raise SourceError(f"cannot read {self._path}: {error.strerror}") from error
+        for text in read_lines(self._path):
+            cells = [cell.strip() for cell in text.split(",")]
+            if "timestamp" in cells:
+                header = [_UNIT.sub("", cell) for cell in cells]
+            elif not header and _wall_s(cells[0]) is not None:
+                raise SourceError(
+                    f"{self._path}: expected a header as 'timestamp, power.draw [W], ...', found"
+                    " rows: write it as the first line"
+                )
+            # A log that was cut ends in the middle of a row; lines of a lost GPU are no rows.
+            elif len(cells) == len(header) and text.endswith("\n"):
+                row = dict(zip(header, cells, strict=True))
+                wall_s = _wall_s(row["timestamp"])
+                if wall_s is not None:
+                    yield wall_s, row
         if not header:
             raise SourceError(f"{self._path}: expected a header with 'timestamp', found none")
 
@@ -134,14 +130,11 @@ class SmiLog(Source):
                 emc_clock_hz=memory_mhz * 1e6 if memory_mhz else None,
                 source=self.name,
             )
-            yield self.missing.check(sample, self._reasons)
+            yield self.checked(sample, self._reasons)
 
 
 def _wall_s(stamp: str) -> float | None:
-    try:
-        return datetime.strptime(stamp, "%Y/%m/%d %H:%M:%S.%f").timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
+    return unix_time_s(stamp, "%Y/%m/%d %H:%M:%S.%f")
 
 
 def _value(row: Row, names: Sequence[str], unit: str, high: float) -> float | None:
