@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from estimator_utils.estimation import evaluation
-from estimator_utils.estimation.evaluation import METHODS
+from estimator_utils.estimation.estimators import ESTIMATORS
+from estimator_utils.estimation.splits import study_splits
 from tests.support import reference, synthetic
 
 LIMIT_S = 0.5  # 200 splits of both equations, two cores
@@ -18,8 +19,8 @@ FASTER = 50
 
 def evaluate(runs: pd.DataFrame) -> list[np.ndarray]:
     """Evaluate 200 splits of both equations."""
-    splits = evaluation.study_splits(len(runs))
-    return [evaluation.held_out_errors(runs, METHODS[f"Eq. {equation}"], splits) for equation in (1, 2)]
+    splits = study_splits(len(runs))
+    return [evaluation.held_out_errors(runs, ESTIMATORS[f"Eq. {equation}"], splits) for equation in (1, 2)]
 
 
 def test_200_splits_of_both_equations(benchmark, capsys):

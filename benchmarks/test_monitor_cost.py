@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from estimator_utils.estimation.calibration import Calibration
+from estimator_utils.monitor.integrate import energy_j
 from estimator_utils.monitor.log import SessionLog
 from estimator_utils.monitor.monitor import Monitor, Settings
-from estimator_utils.monitor.sessions import energy_j, find_sessions
-from estimator_utils.telemetry import Sample, Source
+from estimator_utils.monitor.sessions import find_sessions
+from estimator_utils.telemetry.source import Sample, Source
 
 MEMORY_MAX_MB, GROWTH_MAX_MB = 60.0, 1.0
 DAY_POLLS = 57_600
@@ -37,12 +38,7 @@ def week(days=7):
         noise = (k * 7919 % 1000) / 1000
         step_s = 3600.0 * (k // (DAY_POLLS // 3))
         yield Sample(
-            1.5 * k,
-            1e9 + 1.5 * k + step_s,
-            (7 if busy else 0.6) + noise,
-            0.95 * busy,
-            None,
-            4e10 * busy + 1e9 * noise,
+            1.5 * k, 1e9 + 1.5 * k + step_s, (7 if busy else 0.6) + noise, 0.95 * busy, None, 4e10 * busy + 1e9 * noise
         )
 
 
@@ -80,9 +76,7 @@ def test_memory_is_small_and_flat_over_a_week(benchmark, tmp_path):
     path = tmp_path / "log.sqlite"
 
     def run():
-        return subprocess.run(
-            [sys.executable, "-c", WEEK, path], capture_output=True, text=True, check=True
-        ).stdout
+        return subprocess.run([sys.executable, "-c", WEEK, path], capture_output=True, text=True, check=True).stdout
 
     days_mb = json.loads(benchmark.pedantic(run, rounds=1))
     database = sqlite3.connect(path)

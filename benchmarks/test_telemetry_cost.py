@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from estimator_utils.telemetry import open_source
+from estimator_utils.telemetry.factories import open_source
 from tests.support import jtop_harness
 from tests.support.player import Board
 
@@ -81,9 +81,7 @@ def cpu_s_per_poll(service):
 def memory_of(command):
     """Return the memory of a process that has read one sample, and of its children, in MB."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [*command[:-1], sys.executable, "-c", OURS, command[-1]], stdin=pipe, stdout=pipe
-    ) as ours:
+    with subprocess.Popen([*command[:-1], sys.executable, "-c", OURS, command[-1]], stdin=pipe, stdout=pipe) as ours:
         assert ours.stdout.readline() == b"ready\n"
         children = subprocess.run(["pgrep", "-P", str(ours.pid)], capture_output=True, text=True).stdout.split()
         return [memory_mb(pid) for pid in (ours.pid, *children)]

@@ -12,7 +12,8 @@ from estimator_utils.truth import workload as workloads
 from estimator_utils.truth.workload import Workload
 from estimator_utils.virtual import board as virtual_board
 from estimator_utils.virtual import kernels as virtual_kernels
-from estimator_utils.virtual.board import FITTED
+from estimator_utils.virtual.orin_nano import FITTED
+from estimator_utils.virtual.timeline import timeline
 
 LIMIT_S = 60.0
 ONE = Workload(d_model=256, n_layers=3, seq_len=128, batch_size=8, steps=2000)
@@ -30,7 +31,7 @@ def seconds(call: Callable[[], object], rounds: int = 3) -> float:
 
 def walk(workload: Workload) -> float:
     """Return the duration of a run, s, by walking through the kernels of every step: the competitor."""
-    line = virtual_board.timeline(virtual_kernels.step_kernels(workload), FITTED)
+    line = timeline(virtual_kernels.step_kernels(workload), FITTED)
     starts, lengths = line.start_s.tolist(), line.kernel_s.tolist()
     now_s = 0.0
     for _ in range(workload.steps):

@@ -15,11 +15,12 @@ import hypothesis
 import pandas as pd
 import pytest
 
-from estimator_utils.datasets import registry as datasets
-from estimator_utils.datasets.registry import Dataset
+from estimator_utils.datasets import registry
+from estimator_utils.datasets.dataset import Dataset
+from estimator_utils.estimation.applicability import passing_gate
 from tests.support import synthetic
 
-STUDY = datasets.STUDY.name
+STUDY = "orin-nano-25w"
 
 
 def _refuse_network(event: str, details: tuple[Any, ...]) -> None:
@@ -42,7 +43,7 @@ hypothesis.settings.load_profile("estimator")
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests marked ``recorded`` where a file of the study's is missing, naming it."""
     if item.get_closest_marker("recorded"):
-        missing = [entry.path.name for entry in datasets.members(STUDY).values() if not entry.path.is_file()]
+        missing = [entry.path.name for entry in registry.members(STUDY).values() if not entry.path.is_file()]
         if missing:
             pytest.skip(
                 f"needs the study's records, missing: {', '.join(missing)}; set ESTIMATOR_DATA_DIR to the folder "
@@ -53,13 +54,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def study_trials() -> list[Dataset]:
     """Return trials 1 to 3 of the study's records; for tests marked ``recorded``."""
-    return datasets.trials(STUDY)
+    return registry.trials(STUDY)
 
 
 @pytest.fixture(scope="session")
 def frontiers(study_trials: list[Dataset]) -> list[pd.DataFrame]:
     """Return the 21 fp32 runs of each trial that pass the gate."""
-    return [datasets.frontier(trial.runs) for trial in study_trials]
+    return [passing_gate(trial.runs) for trial in study_trials]
 
 
 @pytest.fixture

@@ -25,9 +25,7 @@ def article_answers() -> dict[str, float]:
     """Answer each question of the article from its premises, nothing rounded on the way."""
     p = PREMISE
     (n_1, d_1), (n_e, d_e) = (outside.chinchilla_optimum(c) for c in (1, math.e))
-    excess_1, excess_e = (
-        outside.chinchilla_loss(*outside.chinchilla_optimum(c)) - outside.L0 for c in (1, math.e)
-    )
+    excess_1, excess_e = (outside.chinchilla_loss(*outside.chinchilla_optimum(c)) - outside.L0 for c in (1, math.e))
     gpt5_flop = (p.gpt5_parameters / outside.chinchilla_direct(1)[0]) ** 2
     words_per_book = p.words_per_page * p.pages_per_book
     price = {int(row["year"]): row for row in outside._rows("memory_prices")}
@@ -123,9 +121,7 @@ def article_answers() -> dict[str, float]:
         "a100_over_least": p.a100_power_w / (least_j * p.a100_flop_per_s),
         "brain_over_a100": p.brain_flop_per_s / p.brain_power_w / (p.a100_flop_per_s / p.a100_power_w),
         "least_over_brain": p.brain_power_w / p.brain_flop_per_s / least_j,
-        "microbe_bits_per_day": p.microbe_power_w
-        * 86400
-        / (boltzmann_j_per_k * p.microbe_temperature_k * math.log(2)),
+        "microbe_bits_per_day": p.microbe_power_w * 86400 / (boltzmann_j_per_k * p.microbe_temperature_k * math.log(2)),
         "carbon_price_usd_per_t": carbon_price,
         "gpt3_carbon_usd": carbon_price * p.gpt3_co2_t,
         "gpt3_carbon_pct": 100 * carbon_price * p.gpt3_co2_t / gpt3_usd,

@@ -95,9 +95,7 @@ def test_korthikanti_table_5(row: dict[str, str]) -> None:
     assert hardware == pytest.approx(formula * (1 + s / (3 * h) + v / (12 * h * layers)), rel=1e-14)
     chip_hours = float(row["gpus"]) * float(row["seconds_per_iter"]) / 3600
     peak = outside.peak_flop_per_s("A100")
-    assert 100 * outside.implied_utilisation(model, chip_hours, peak) == pytest.approx(
-        float(row["mfu_pct"]), abs=0.2
-    )
+    assert 100 * outside.implied_utilisation(model, chip_hours, peak) == pytest.approx(float(row["mfu_pct"]), abs=0.2)
     hfu_pct = 100 * outside.implied_utilisation(hardware, chip_hours, peak)
     assert hfu_pct == pytest.approx(float(row["hfu_pct"]), abs=0.2)
     one_pass = a.flop(batch, recompute=("attention",))

@@ -21,10 +21,12 @@ from packaging.version import Version
 
 import estimator_utils
 from estimator_utils.cli.main import main
-from estimator_utils.datasets import dataset as schema
-from estimator_utils.datasets import registry as datasets
-from estimator_utils.estimation import equations as estimator
-from estimator_utils.estimation import evaluation
+from estimator_utils.datasets import registry
+from estimator_utils.datasets.dataset import sha256
+from estimator_utils.estimation import estimators, evaluation
+from estimator_utils.estimation.applicability import passing_gate
+from estimator_utils.estimation.estimators import ESTIMATORS
+from estimator_utils.estimation.splits import study_splits
 from estimator_utils.reporting import runner
 from tests.support import imports
 from tests.support.imports import MODULES, NAME
@@ -116,18 +118,16 @@ def test_the_readme_s_numbers_are_those_of_the_notebooks():
 def test_the_results_are_what_the_records_give(study_trials):
     """Computed anew: results.json, the outputs and the README cannot be edited into agreement."""
     for trial in study_trials:
-        runs = datasets.frontier(trial.runs)
-        splits = evaluation.study_splits(len(runs))
+        runs = passing_gate(trial.runs)
+        splits = study_splits(len(runs))
         for equation in ("Eq. 1", "Eq. 2"):
-            errors = evaluation.held_out_errors(runs, evaluation.METHODS[equation], splits)
+            errors = evaluation.held_out_errors(runs, ESTIMATORS[equation], splits)
             claimed = result(f"06.by_trial.{trial.metadata.name} {equation}")
             assert claimed == pytest.approx({k: evaluation.summary(errors)[k] for k in claimed}, rel=1e-5)
-            constants = estimator.calibrate(trial, runs, int(equation[-1]))
+            constants = estimators.calibrate(trial, runs, int(equation[-1]))
             fitted = result(f"04.constants.{trial.metadata.name} {equation}")
             assert fitted == pytest.approx({k: getattr(constants, k) for k in fitted}, rel=1e-5)
-    first = evaluation.held_out_errors(
-        datasets.frontier(study_trials[0].runs), evaluation.METHODS["Eq. 1"], splits
-    )
+    first = evaluation.held_out_errors(passing_gate(study_trials[0].runs), ESTIMATORS["Eq. 1"], splits)
     assert result("05.eq1") == pytest.approx(evaluation.summary(first), rel=1e-5)
 
 
@@ -204,16 +204,16 @@ def test_every_figure_is_made_by_a_notebook_and_every_figure_made_is_there():
 
 
 def test_bundled_data_are_simulated_and_intact():
-    for name in datasets.collections():
-        for entry in datasets.members(name).values():
+    for name in registry.collections():
+        for entry in registry.members(name).values():
             if entry.url is None:
                 assert entry.metadata.kind == "simulated"
-                assert schema.sha256(entry.path) == entry.sha256
+                assert sha256(entry.path) == entry.sha256
 
 
 def test_the_study_s_files_are_not_in_the_repository():
-    digests = {entry.sha256 for entry in datasets.members(datasets.STUDY.name).values()}
-    assert [path for path in tracked() if schema.sha256(path) in digests] == []
+    digests = {entry.sha256 for entry in registry.members("orin-nano-25w").values()}
+    assert [path for path in tracked() if sha256(path) in digests] == []
 
 
 @pytest.mark.recorded
@@ -292,9 +292,7 @@ def test_the_package_imports_what_is_declared_or_comes_with_it(declared):
         except importlib.metadata.PackageNotFoundError:
             continue
         new = {
-            canonicalize_name(r.name)
-            for r in map(Requirement, needs)
-            if not r.marker or "extra" not in str(r.marker)
+            canonicalize_name(r.name) for r in map(Requirement, needs) if not r.marker or "extra" not in str(r.marker)
         }
         waiting += new - brought
         brought |= new
@@ -321,9 +319,7 @@ def halves(*names: str) -> list[str]:
     return [m for m in MODULES if any(m == f"{NAME}.{n}" or m.startswith(f"{NAME}.{n}.") for n in names)]
 
 
-VERIFIER = halves(
-    "telemetry", "tally", "sessions", "calibration", "monitor", "session_log", "session_plot", "daemon"
-)
+VERIFIER = halves("telemetry", "tally", "sessions", "calibration", "monitor", "session_log", "session_plot", "daemon")
 OPERATOR = halves("workloads", "flops")
 
 

@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from estimator_utils.datasets import registry as datasets
+from estimator_utils.datasets import registry
 from estimator_utils.truth.workload import Workload
-from estimator_utils.virtual import board as virtual_board
-from estimator_utils.virtual.board import Fitted
 from estimator_utils.virtual.kernels import Step, step_kernels
+from estimator_utils.virtual.orin_nano import CPU_W, DRIFT, DRIFT_TIME_S, Fitted
+from estimator_utils.virtual.timeline import timeline
 
 # How far a model of this kind may be off before a run counts as an outlier: relative, utilisation absolute.
 TOLERANCE = {"duration": 0.015, "energy": 0.025, "dram": 0.10, "gpu_util": 0.04, "peak": 0.05}
@@ -29,7 +29,7 @@ START = Fitted(0.6, 50.0, 15e-6, 130e-6, 15e-3, 0.63, 0.85, 5.0, 3e-12, 30e-3)
 
 def fit_half(collection: str = "orin-nano-25w") -> pd.DataFrame:
     """Return the 1st, 3rd, ... run of trial 1 in file order."""
-    return datasets.table(collection, "trial1").runs.iloc[::2].reset_index(drop=True)
+    return registry.table(collection, "trial1").runs.iloc[::2].reset_index(drop=True)
 
 
 def workloads_of(runs: pd.DataFrame) -> list[Workload]:
@@ -45,18 +45,13 @@ def residuals(steps: list[Step], runs: pd.DataFrame, fitted: Fitted) -> np.ndarr
     """Return prediction over record, log ratio (utilisation: difference), of shape (n, 5), in tolerances."""
     rows = []
     warm_s = 2 * runs.duration_s.mean() * runs.index  # the fitted runs are every second one of a sweep
-    drift = 1 + virtual_board.DRIFT * np.exp(-(warm_s + runs.duration_s / 2) / virtual_board.DRIFT_TIME_S)
+    drift = 1 + DRIFT * np.exp(-(warm_s + runs.duration_s / 2) / DRIFT_TIME_S)
     for step, run, hot in zip(steps, runs.itertuples(), drift, strict=True):
-        line = virtual_board.timeline(step, fitted)
+        line = timeline(step, fitted)
         rows.append(
             (
                 np.log(line.period_s * run.steps / run.duration_s),
-                np.log(
-                    (virtual_board.CPU_W * line.period_s + line.energy_j.sum())
-                    * hot
-                    * run.steps
-                    / run.energy_net_j
-                ),
+                np.log((CPU_W * line.period_s + line.energy_j.sum()) * hot * run.steps / run.energy_net_j),
                 np.log(line.dram_bytes * run.steps / 1e12 / run.dram_tb),
                 line.kernel_s.sum() / line.period_s - run.gpu_util,
                 np.log((line.profile_w(fitted).max() + run.idle_power_w) / run.power_peak_w),

@@ -53,7 +53,7 @@ def add_monitor(parser: ArgumentParser) -> None:
 def monitor(options: Namespace) -> None:
     """Monitor until SIGTERM, Ctrl-C or the end of a log, which all leave it resumable."""
     if not 0 <= options.keep_days < math.inf:
-        raise ValueError(f"keep_days must be 0 or more, found {options.keep_days:g}")
+        raise ValueError(f"`keep_days` must be 0 or more, found {options.keep_days:g}")
     chain = [*options.calibration, *([options.fallback] if options.fallback else [])]
     settings = Settings(
         calibrations=tuple(map(Calibration.load, chain)),

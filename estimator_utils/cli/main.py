@@ -81,8 +81,6 @@ def _text(error: Exception) -> str:
 
 
 def _with_flags(text: str, parser: argparse.ArgumentParser) -> str:
-    """Return a message in which the names of fields that are options of the command are their flags."""
-    for action in parser._actions:
-        if "_" in action.dest and action.option_strings:
-            text = re.sub(rf"(?<![\w-]){action.dest}(?![\w-])", action.option_strings[-1], text)
-    return text
+    """Return a message in which fields in backquotes that are options of the command are their flags."""
+    flags = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
+    return re.sub("`(\\w+)`", lambda match: flags.get(match[1], match[0]), text)

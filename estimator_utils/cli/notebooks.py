@@ -29,7 +29,7 @@ def notebooks(options: Namespace) -> None:
         return
     if options.in_place:
         if options.dataset or options.output:
-            raise ValueError("in_place executes on the defaults, where they lie: no dataset, no output")
+            raise ValueError("`in_place` executes on the defaults, where they lie: no `dataset`, no `output`")
         runner.execute_all(given, None, options.only, options.jobs)
         return
     dataset = options.dataset or registry.collections()[0]

@@ -226,9 +226,9 @@ class Calibration:
         for name in MUST_AGREE:
             own, other = getattr(self.identity, name), reported.get(name)
             if own is None:
-                faults.append(f"{name} is not known of the calibration: calibrate again and declare {name}")
+                faults.append(f"{name} is not known of the calibration: calibrate again and declare `{name}`")
             elif other is None:
-                faults.append(f"{name} is not known of the data (calibration: {own!r}): declare {name}")
+                faults.append(f"{name} is not known of the data (calibration: {own!r}): declare `{name}`")
             elif own != other:
                 faults.append(f"{name} is {other!r} but the calibration belongs to {own!r}")
         if faults:
@@ -247,7 +247,8 @@ class Calibration:
             Where it is not known what it belongs to.
         """
         if unknown := self.identity.unknown():
-            raise CalibrationMismatchError(f"the data do not say {', '.join(unknown)}: declare {', '.join(unknown)}")
+            named = ", ".join(f"`{name}`" for name in unknown)
+            raise CalibrationMismatchError(f"the data do not say {', '.join(unknown)}: declare {named}")
         Path(path).write_text(self.to_json(), encoding="utf-8")
 
     @classmethod

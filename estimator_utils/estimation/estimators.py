@@ -45,7 +45,9 @@ def check_runs(runs: pd.DataFrame, name: str) -> str:
                 "estimator without it"
             )
     if len(precisions := sorted(set(runs.precision))) > 1:
-        raise ValueError(f"one calibration belongs to one precision, found {', '.join(precisions)}: name one")
+        raise ValueError(
+            f"one calibration belongs to one precision, found {', '.join(precisions)}: name one as `precision`"
+        )
     return str(precisions[0])
 
 

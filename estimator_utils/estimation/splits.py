@@ -20,11 +20,11 @@ class Splits(NamedTuple):
 def _cut(orders: list[list[int]], n_runs: int, n_train: int | None) -> Splits:
     n_train = round(n_runs * 2 / 3) if n_train is None else n_train
     if not orders:
-        raise ValueError("n_splits must be 1 or more: no split is left")
+        raise ValueError("`n_splits` must be 1 or more: no split is left")
     if n_runs < 2:
         raise ValueError(f"a split needs a run to train on and one to hold out, found {n_runs} in all")
     if not 0 < n_train < n_runs:
-        raise ValueError(f"n_train must lie between 1 and {n_runs - 1}, one less than the runs; found {n_train}")
+        raise ValueError(f"`n_train` must lie between 1 and {n_runs - 1}, one less than the runs; found {n_train}")
     index = np.array(orders, dtype=np.intp).reshape(-1, n_runs)
     return Splits(index[:, :n_train], index[:, n_train:])
 
@@ -74,7 +74,7 @@ def draw(n_runs: int, n_train: int | None = None, n_splits: int = N_SPLITS, seed
     if seed is None:
         return study_splits(n_runs, n_train, n_splits)
     if seed < 0:
-        raise ValueError(f"seed must be 0 or more, found {seed}")
+        raise ValueError(f"`seed` must be 0 or more, found {seed}")
     return random_splits(n_runs, np.random.default_rng(seed), n_train, n_splits)
 
 

@@ -87,7 +87,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
         if "full" in text or "disk I/O" in text:
             advice = "make room on the disk: what is logged is intact, and the monitor goes on from there"
         elif "readonly" in text or "unable to open" in text or isinstance(error, OSError):
-            advice = "let the monitor's user write the file and its folder, or give another log"
+            advice = "let the monitor's user write the file and its folder, or give another `log`"
         elif "locked" in text:
             advice = "end the program that holds a write lock on it"
         else:
@@ -118,7 +118,7 @@ def connect(path: str | Path, timeout_s: float = 10.0) -> sqlite3.Connection:
         try:
             tables = connection.execute("SELECT 1 FROM sqlite_master").fetchone()
             if tables and _pragma(connection, "application_id") != APPLICATION_ID:
-                raise LogError(f"{path}: an SQLite file, but not a log of this monitor: give another log")
+                raise LogError(f"{path}: an SQLite file, but not a log of this monitor: give another `log`")
         except BaseException:
             connection.close()
             raise
@@ -166,7 +166,7 @@ class SessionLog:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._lock.close()
-                raise LogError(f"{self.path}: another monitor writes it: end that one, or give another log") from None
+                raise LogError(f"{self.path}: another monitor writes it: end that one, or give another `log`") from None
             self._db = sqlite3.connect(self.path, timeout=10.0)
             try:
                 self._db.execute("PRAGMA journal_mode = WAL")
@@ -176,7 +176,7 @@ class SessionLog:
                 if (layout := _pragma(self._db, "user_version")) != LAYOUT:
                     raise LogError(
                         f"{self.path}: was written by another release (layout {layout}, this is {LAYOUT}):"
-                        " it can be read; give another log to write"
+                        " it can be read; give another `log` to write"
                     )
                 self._db.execute("BEGIN IMMEDIATE")  # a log that cannot be written is found out here
                 self._db.rollback()

@@ -70,10 +70,10 @@ class Settings:
         if not self.calibrations:
             raise ValueError("calibrations: at least one is needed")
         if not 0 < self.dram_counter_factor < math.inf:
-            raise ValueError(f"dram_counter_factor must be a positive number, found {self.dram_counter_factor:g}")
+            raise ValueError(f"`dram_counter_factor` must be a positive number, found {self.dram_counter_factor:g}")
         for name in ("merge_gap_s", "idle_power_w"):
             if (value := getattr(self, name)) is not None and not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be 0 or more, found {value:g}")
+                raise ValueError(f"`{name}` must be 0 or more, found {value:g}")
 
     def baseline_w(self) -> float:
         """Return the idle baseline in W; CalibrationMismatchError where there is none, or two."""
@@ -83,7 +83,7 @@ class Settings:
         first = known[0]
         if first is None or any(w is None or abs(w - first) > 1e-3 for w in known):
             raise CalibrationMismatchError(
-                f"one idle baseline is needed, the calibrations give {known} W: set idle_power_w"
+                f"one idle baseline is needed, the calibrations give {known} W: set `idle_power_w`"
             )
         return first
 
@@ -132,7 +132,7 @@ class Monitor:
         self._warning = self._mismatch()
         if self._warning and not settings.force:
             raise CalibrationMismatchError(
-                f"{self._warning}; with force it is used all the same and every estimate is marked"
+                f"{self._warning}; with `force` it is used all the same and every estimate is marked"
             )
         self._digest = settings.digest()
         self._idle_w: deque[float] = deque(maxlen=IDLE_POLLS[1])
@@ -160,12 +160,12 @@ class Monitor:
     def _resume(self, state: dict[str, Any], session_log: SessionLog) -> None:
         path = session_log.path
         if (source := state.get("source")) != self.source.name:
-            raise LogError(f"{path}: holds {source}, not {self.source.name}: give another log")
+            raise LogError(f"{path}: holds {source}, not {self.source.name}: give another `log`")
         fingerprint = self._identity["fingerprint"]
         if state.get("fingerprint", fingerprint) != fingerprint:
             raise LogError(
                 f"{path}: holds another log or trace of the name {self.source.name}, which was replaced or rotated"
-                " since: give another log"
+                " since: give another `log`"
             )
         try:
             self._restore(state)

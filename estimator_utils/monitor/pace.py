@@ -26,7 +26,9 @@ def run(monitor: Monitor, report: Report, speed: float = 1.0, stop: threading.Ev
     """
     stop, live = stop or threading.Event(), monitor.source.live
     if not 0 <= speed < math.inf or (live and speed == 0):
-        raise ValueError(f"speed must be positive, or 0 with a log or replay; found {speed} with {monitor.source.name}")
+        raise ValueError(
+            f"`speed` must be positive, or 0 with a log or replay; found {speed} with {monitor.source.name}"
+        )
     report(None, monitor.carried)
     for sample in _poll(monitor, speed, stop) if live else _read(monitor, speed, stop):
         report(sample, monitor.poll(sample))

@@ -56,7 +56,7 @@ class Rule:
         if self.edges not in EDGES:
             raise ValueError(f"edges must be one of {', '.join(EDGES)}, found {self.edges!r}")
         if not (0 < self.period_s < math.inf and self.start_polls > 0 and self.stop_polls > 0):
-            found = f"period_s {self.period_s:g}, {self.start_polls} and {self.stop_polls} polls"
+            found = f"`period_s` {self.period_s:g}, {self.start_polls} and {self.stop_polls} polls"
             raise ValueError(f"the poll period and the numbers of polls must be positive, found {found}")
 
     def merging(self, gap_s: float) -> Rule:

@@ -68,7 +68,7 @@ class Pace:
     def __post_init__(self) -> None:
         for name in ("period_s", "idle_s", "copy_s"):
             if not 0 < (value := getattr(self, name)) < math.inf:
-                raise RecordError(f"{name} must be a positive number, found {value:g}")
+                raise RecordError(f"`{name}` must be a positive number, found {value:g}")
 
 
 def record(
@@ -106,7 +106,9 @@ def record(
         folder = Path(output) / ".record" / pace.table
         idle = _once(folder / "idle.json", lambda: {"identity": reported, **_idle(source, pace)})
         if idle["identity"] != reported:
-            raise RecordError(f"the sweep began on {idle['identity']}, this is {reported}: record into another output")
+            raise RecordError(
+                f"the sweep began on {idle['identity']}, this is {reported}: record into another `output`"
+            )
         factor = _counter_factor(source, idle, pace, device, folder)
         about = replace(
             about,
@@ -148,7 +150,7 @@ def _unfinished(
     files = {w: folder / f"{w.run}.json" for w in sweep}
     for workload, path in files.items():
         if path.exists() and asdict(workload).items() - json.loads(path.read_text())["row"].items():
-            raise RecordError(f"{workload.run} was recorded with other settings: record into another table")
+            raise RecordError(f"{workload.run} was recorded with other settings: record into another `table`")
     truths = {w: flops.closed_form(w, backward).tflop(w.steps) for w in sweep if not files[w].exists()}
     with tqdm(total=sum(truths.values()), unit="TFLOP", bar_format=BAR) as bar:
         for workload, truth_tflop in truths.items():
@@ -171,7 +173,7 @@ def _locked(output: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RecordError(
-                f"another recording goes on in {output}: wait for its end, or give another output"
+                f"another recording goes on in {output}: wait for its end, or give another `output`"
             ) from None
         yield
 

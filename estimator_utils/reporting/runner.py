@@ -163,7 +163,7 @@ def execute_all(given: Mapping[str, Any], output: Path | None, only: Sequence[st
         Naming every notebook that failed.
     """
     if jobs < 1:
-        raise NotebookError(f"jobs must be 1 or more, found {jobs}")
+        raise NotebookError(f"`jobs` must be 1 or more, found {jobs}")
     if given and output is None:
         raise NotebookError(f"executed in place the defaults hold, and {', '.join(given)} would be committed")
     own = {path: _parameter_names(path) for path in find(only)}

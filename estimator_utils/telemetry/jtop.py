@@ -62,7 +62,7 @@ class Jtop(CheckedSource):
         rails = self._hello.get("rails", [])
         if rail not in rails:
             self.close()
-            fault = f"expected the rail {rail!r}, found {rails}: name one as rail"
+            fault = f"expected the rail {rail!r}, found {rails}: name one as `rail`"
             raise SourceError(f"jtop: {fault if self._hello else self._error or self._child.reason}")
 
     def _parse(self, line: str) -> dict[str, Any] | None:

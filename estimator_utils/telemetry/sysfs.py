@@ -177,7 +177,7 @@ class Sysfs(CheckedSource):
         if len(readers := rails.get(rail, [])) != 1:
             raise SourceError(
                 f"expected one rail {rail!r} under {root}, found {len(readers)}; the board has"
-                f" {sorted(rails)}: name one as rail"
+                f" {sorted(rails)}: name one as `rail`"
             )
         self._search()
 

@@ -98,7 +98,7 @@ class _Reader(CheckedSource):
         if line is None:
             raise SourceError(f"{self.name}: expected lines as 'RAM 2147/7620MB ...', found none: {reason}")
         if (found := line.power_mw) and self._rail not in found:
-            raise SourceError(f"{self.name}: expected rail {self._rail!r}, found {sorted(found)}: name one as rail")
+            raise SourceError(f"{self.name}: expected rail {self._rail!r}, found {sorted(found)}: name one as `rail`")
 
     def _sample(self, line: Line, t_s: float, wall_s: float | None, gone: str = "") -> Sample:
         power_mw, bytes_per_s = line.power_mw.get(self._rail), None

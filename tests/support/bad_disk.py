@@ -12,8 +12,8 @@ from pathlib import Path
 from estimator_utils.monitor.log import LogError, SessionLog, read_sessions
 from estimator_utils.monitor.monitor import Monitor
 from estimator_utils.monitor.pace import run
-from estimator_utils.telemetry.jetson import Sysfs
 from estimator_utils.telemetry.replay import Replay
+from estimator_utils.telemetry.sysfs import Sysfs
 from tests.support.kill9 import SETTINGS, logged, three_sessions
 from tests.support.player import Board
 

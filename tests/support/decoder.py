@@ -29,9 +29,7 @@ class Block(nn.Module):
         y = self.norm_1(x)
         q = self.q(y).view(b, s, self.heads, self.head_dim).transpose(1, 2)
         k, v = self.kv(y).view(b, s, 2, self.groups, self.head_dim).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(
-            q, k, v, is_causal=True, enable_gqa=self.groups < self.heads
-        )
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.groups < self.heads)
         x = x + self.o(mixed.transpose(1, 2).reshape(b, s, -1))
         y = self.norm_2(x)
         hidden = functional.gelu(self.up(y)) if self.gate is None else functional.silu(self.gate(y)) * self.up(y)

@@ -78,9 +78,7 @@ class Jtop:
             meminfo=shlex.quote(str(meminfo or "")),
         )
         self.holder = subprocess.Popen(
-            ["unshare", "-Urm", "--propagation", "private", "bash", "-c", script],
-            stdout=subprocess.PIPE,
-            text=True,
+            ["unshare", "-Urm", "--propagation", "private", "bash", "-c", script], stdout=subprocess.PIPE, text=True
         )
         if self.holder.stdout.readline() != "ready\n":
             raise RuntimeError("the namespace could not be set up: see the error above")

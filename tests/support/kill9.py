@@ -26,18 +26,7 @@ BELONGS = {"device": MODEL, "rail": "VDD_CPU_GPU_CV", "power_mode": "25W", "prec
 CALIBRATION = Calibration(1, 5.6, 1.46, 61.5, idle_power_w=0.642, **BELONGS)
 SETTINGS = Settings(CALIBRATION, merge_gap_s=20, declared=BELONGS)
 SPEED = 3000.0  # half a millisecond a poll
-SAME = (
-    "kind",
-    "start_s",
-    "end_s",
-    "duration_s",
-    "energy_net_j",
-    "dram_tb",
-    "estimate_tflop",
-    "polls",
-    "gaps",
-    "parts",
-)
+SAME = ("kind", "start_s", "end_s", "duration_s", "energy_net_j", "dram_tb", "estimate_tflop", "polls", "gaps", "parts")
 
 
 def three_sessions(seed=0, polls=400):

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from estimator_utils.datasets.dataset import read_trace
+from estimator_utils.datasets.registry import read_trace
 
 RAILS = ("VDD_IN", "VDD_CPU_GPU_CV", "VDD_SOC")
 MODEL = "NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super"
@@ -22,11 +22,7 @@ STEP_W = RAIL_MV * STEP_MA * 1e-6
 SOC_MA = 288  # VDD_SOC, about 1.5 W
 REST_MA = 520  # what VDD_IN has more than the two other rails: memory, conversion
 
-GPU_FOLDER = {
-    36: "devices/platform/bus@0/17000000.gpu",
-    35: "devices/17000000.ga10b",
-    32: "devices/gpu.0",
-}
+GPU_FOLDER = {36: "devices/platform/bus@0/17000000.gpu", 35: "devices/17000000.ga10b", 32: "devices/gpu.0"}
 ACTIVITY = {
     36: "kernel/debug/cactmon/mc_all",
     35: "kernel/debug/bpmp/debug/actmon/mc_all_avg_activity",
@@ -141,9 +137,7 @@ class Board:
                     self.put(f"{folder}/cpufreq/{kind}_{edge}_freq", hertz)
         busy = "600 0 60 6000 0 0 0 0 0 0"
         self.put("stat", "\n".join([f"cpu  {busy}", *(f"cpu{cpu} {busy}" for cpu in cpus)]), end="")
-        for zone, (name, millidegree) in enumerate(
-            (("cpu", 47500), ("gpu", 46800), ("soc0", 46000), ("tj", 48000))
-        ):
+        for zone, (name, millidegree) in enumerate((("cpu", 47500), ("gpu", 46800), ("soc0", 46000), ("tj", 48000))):
             self.put(f"devices/virtual/thermal/thermal_zone{zone}/type", f"{name}-thermal")
             self.put(f"devices/virtual/thermal/thermal_zone{zone}/temp", millidegree)
         for folder in ("class/hwmon", "class/power_supply"):
@@ -153,9 +147,7 @@ class Board:
         self.put("firmware/devicetree/base/serial-number", "0", end="\0")
         # Beside /sys: the power mode
         self.put("../var/lib/nvpmodel/status", "pmode:0001")
-        modes = "\n".join(
-            f"< POWER_MODEL ID={k} NAME={name} >" for k, name in enumerate(("15W", "25W", "MAXN_SUPER"))
-        )
+        modes = "\n".join(f"< POWER_MODEL ID={k} NAME={name} >" for k, name in enumerate(("15W", "25W", "MAXN_SUPER")))
         self.put("../etc/nvpmodel.conf", modes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from estimator_utils.datasets import dataset as schema
+from estimator_utils.datasets.columns import RUN_COLUMNS
 
 E_PER_TFLOP_J = 6.0
 E_PER_TB_J = 50.0
@@ -53,4 +53,4 @@ def runs(
             "truth_tflop": truth_tflop,
         }
     )
-    return table[list(schema.RUN_COLUMNS)]
+    return table[list(RUN_COLUMNS)]

@@ -1,0 +1,393 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from nbformat.v4 import new_code_cell, new_notebook
+
+from estimator_utils.cli.main import main
+from estimator_utils.datasets import registry
+from estimator_utils.estimation.applicability import passing_gate
+from estimator_utils.reporting import runner
+from estimator_utils.truth import flops
+from estimator_utils.truth.workload import Workload
+from tests.support import synthetic
+
+STUDY = "orin-nano-25w"
+DECLARED = ["--device", "a board", "--rail", "VDD", "--power-mode", "15W"]
+WORKLOAD = ["workload", "--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--d-ff", "24", "--seq-len", "8"]
+
+
+@pytest.fixture
+def command(capsys):
+    """Return a function that runs a command and returns its exit status, stdout and stderr."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        status = main([str(word) for word in words])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def ask(command):
+    """Return a function that runs a command with ``--json`` and returns its one object."""
+
+    def run(*words: object) -> dict:
+        status, out, err = command(*words, "--json")
+        assert (status, err) == (0, "")
+        assert out.count("\n") == 1
+        return json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+    return run
+
+
+@pytest.fixture
+def refused(command):
+    """Return a function that runs a command that must fail, and returns its one line on stderr."""
+
+    def run(*words: object) -> str:
+        status, out, err = command(*words)
+        assert (status, out) == (1, "")
+        assert err.startswith("error: ")
+        assert "Traceback" not in err
+        return err
+
+    return run
+
+
+@pytest.fixture
+def board(write_csv, runs) -> Path:
+    return write_csv(runs)
+
+
+def test_the_module_runs_as_a_program():
+    words = [sys.executable, "-m", "estimator_utils", "evaluate", "nowhere.csv", "--equation", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: 'nowhere.csv' is neither a file nor a registered dataset; registered: ")
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["fetch", "workload", "calibrate", "evaluate", "estimate", "notebooks"])
+def test_every_command_explains_itself(capsys, name):
+    with pytest.raises(SystemExit) as caught:
+        main([name, "--help"])
+    assert caught.value.code == 0
+    assert name in capsys.readouterr().out
+
+
+# calibrate
+
+
+def test_calibrate_recovers_the_planted_constants_in_their_units(ask, write_csv):
+    c = ask("calibrate", write_csv(synthetic.runs(14)), "--equation", 1, *DECLARED)
+    assert (c["e_per_tflop_j"], c["e_per_tb_j"], c["p_overhead_w"]) == pytest.approx((6, 50, 1.5))
+    assert (c["device"], c["rail"], c["power_mode"], c["precision"]) == ("a board", "VDD", "15W", "fp32")
+    assert (c["n_runs"], c["idle_power_w"], c["equation"]) == (14, 0.642, 1)
+
+
+def test_calibrate_saves_what_it_shows(ask, command, board, tmp_path):
+    saved = tmp_path / "c.json"
+    shown = ask("calibrate", board, "--equation", 2, "-o", saved, *DECLARED)
+    assert json.loads(saved.read_text()) == shown
+    status, out, _ = command("calibrate", board, "--equation", 2)
+    assert status == 0
+    assert "e_per_tb_j      unknown" in out
+    assert f"e_per_tflop_j   {shown['e_per_tflop_j']:.6g}" in out
+
+
+def test_the_grid_and_the_gate_are_arguments(ask, write_csv):
+    steep = write_csv(synthetic.runs(14, e_per_tb_j=0.0, p_overhead_w=9.0))
+    assert ask("calibrate", steep, "--equation", 2)["p_overhead_w"] == 4
+    assert ask("calibrate", steep, "--equation", 2, "--overhead-max-w", 16)["p_overhead_w"] == pytest.approx(9)
+    assert ask("calibrate", steep, "--equation", 2, "--gate", 0.9)["n_runs"] < 14
+
+
+@pytest.mark.parametrize("name", ["calibrate", "evaluate"])
+def test_several_precisions_in_one_calibration_are_refused(refused, write_csv, runs, name):
+    runs.loc[:7, "precision"] = "bf16"
+    path = write_csv(runs)
+    message = refused(name, path, "--equation", 2, "--precision", "all")
+    assert "one calibration belongs to one precision, found bf16, fp32: name one with --precision" in message
+
+
+def test_all_precisions_are_one_where_there_is_one(ask, board):
+    assert ask("calibrate", board, "--equation", 2, "--precision", "all")["precision"] == "fp32"
+
+
+@pytest.mark.parametrize(("equation", "n", "parameters"), [(1, 3, 3), (2, 2, 2)])
+def test_fewer_runs_than_parameters_are_refused(refused, write_csv, runs, equation, n, parameters):
+    message = refused("calibrate", write_csv(runs[:n]), "--equation", equation)
+    assert f"Eq. {equation} has {parameters} parameters" in message
+    assert f"found {n}" in message
+
+
+def test_a_bad_row_is_named(refused, write_csv, runs):
+    runs.loc[2, "energy_net_j"] = 0.0
+    path = write_csv(runs)
+    message = refused("calibrate", path, "--equation", 1)
+    assert f"{path}, row 3 (run2), column energy_net_j: found 0.0; expected a positive number" in message
+
+
+def test_a_calibration_is_saved_only_where_it_says_what_it_belongs_to(refused, board, tmp_path):
+    saved = tmp_path / "c.json"
+    found = refused("calibrate", board, "--equation", 2, "-o", saved, *DECLARED[:4])
+    assert "do not say power_mode: declare it with --power-mode" in found
+    assert not saved.exists()
+
+
+def test_a_file_that_cannot_be_written_is_an_error(refused, board, tmp_path):
+    words = ("calibrate", board, "--equation", 2, *DECLARED, "-o")
+    path = tmp_path / "none" / "c.json"
+    assert refused(*words, path) == f"error: {path}: No such file or directory: give another path\n"
+    assert refused(*words, tmp_path) == f"error: {tmp_path}: Is a directory: give another path\n"
+
+
+@pytest.mark.parametrize("gate", ["nan", "-1", "80"])
+def test_a_gate_is_a_fraction(refused, board, gate):
+    found = refused("calibrate", board, "--equation", 2, "--gate", gate)
+    assert f"the gate is a GPU utilisation from 0 to 1 (0.8 is 80 %), found {gate}" in found
+
+
+def test_a_collection_is_no_table_but_has_some(refused):
+    found = refused("calibrate", "orin-nano-virtual", "--equation", 2)
+    assert "orin-nano-virtual is a collection: name one of its tables, orin-nano-virtual-trial1, " in found
+
+
+def test_runs_without_dram_are_named(refused, write_csv, runs):
+    runs.loc[2, "dram_tb"] = None
+    path = write_csv(runs)
+    for name in ("calibrate", "evaluate"):
+        assert "dram_tb of every run, it is empty in ['run2']" in refused(name, path, "--equation", 1)
+
+
+# evaluate
+
+
+def test_evaluate_shows_at_least_what_was_agreed(ask, board):
+    result = ask("evaluate", board, "--equation", 1, "--n-splits", 20)
+    errors = {"mae_pct", "sd_pct", "bias_pct", "max_abs_pct", "failing_splits", "predictions_over_10_pct"}
+    assert errors <= set(result)
+    assert (result["equation"], result["n_runs"], result["n_splits"], result["n_train"]) == (1, 21, 20, 14)
+
+
+def test_a_seed_draws_other_splits_and_repeats_them(ask, board):
+    words = ("evaluate", board, "--equation", 2, "--n-splits", 20)
+    study, seeded, other = ask(*words), ask(*words, "--seed", 1), ask(*words, "--seed", 2)
+    assert seeded == ask(*words, "--seed", 1)
+    assert len({study["mae_pct"], seeded["mae_pct"], other["mae_pct"]}) == 3
+    assert ask(*words, "--n-train", 9)["n_train"] == 9
+
+
+@pytest.mark.parametrize("n_train", [21, 30, 0])
+def test_n_train_must_leave_runs_to_test(refused, board, n_train):
+    assert f"n_train must lie between 1 and 20, one less than the runs; found {n_train}" in refused(
+        "evaluate", board, "--equation", 1, "--n-train", n_train
+    )
+
+
+def test_evaluate_without_splits_is_refused(refused, board):
+    assert "n_splits must be 1 or more" in refused("evaluate", board, "--equation", 1, "--n-splits", 0)
+
+
+def test_one_prediction_has_no_spread_and_is_json(ask, board):
+    assert ask("evaluate", board, "--equation", 1, "--n-splits", 1, "--n-train", 20)["sd_pct"] is None
+
+
+def test_a_seed_is_not_negative_and_one_run_is_not_split(refused, write_csv, runs):
+    assert "--seed must be 0 or more, found -1" in refused("evaluate", write_csv(runs), "--equation", 1, "--seed", -1)
+    one = write_csv(runs[:1])
+    assert "one to hold out, found 1 in all" in refused("evaluate", one, "--equation", 1, "--gate", 0)
+
+
+@pytest.mark.recorded
+def test_the_headline_of_the_study_from_the_shell(ask):
+    one = ask("evaluate", f"{STUDY}-trial1", "--equation", 1)
+    assert [f"{one[key]:.3f}" for key in ("mae_pct", "sd_pct", "bias_pct")] == ["4.478", "3.780", "-0.431"]
+    assert (one["n_runs"], one["n_splits"], one["n_train"], one["failing_splits"]) == (21, 200, 14, 118)
+    assert round(one["predictions_over_10_pct"], 1) == 8.8
+    two = ask("evaluate", f"{STUDY}-trial1", "--equation", 2)
+    assert [f"{two[key]:.3f}" for key in ("mae_pct", "sd_pct", "bias_pct")] == ["4.548", "3.217", "-0.402"]
+    assert two["failing_splits"] == 27
+
+
+# estimate
+
+
+@pytest.fixture
+def calibration(ask, write_csv, tmp_path) -> Path:
+    """Return a saved calibration of Eq. 1, made on noiseless runs of a declared board."""
+    path = tmp_path / "calibration.json"
+    ask("calibrate", write_csv(synthetic.runs(14), "calibration.csv"), "--equation", 1, *DECLARED, "-o", path)
+    return path
+
+
+def test_estimate_finds_the_truth_that_the_file_does_not_say(ask, calibration, write_csv):
+    unknown = synthetic.runs(5, seed=9)
+    path = write_csv(unknown.drop(columns="truth_tflop"))
+    result = ask("estimate", path, "--calibration", calibration, *DECLARED)
+    assert result["run"] == unknown.run.tolist()
+    assert result["estimate_tflop"] == pytest.approx(unknown.truth_tflop.tolist())
+
+
+def test_an_estimate_may_be_negative(ask, calibration, write_csv):
+    little = synthetic.runs(3).assign(energy_net_j=1.0)
+    assert max(ask("estimate", write_csv(little), "--calibration", calibration, *DECLARED)["estimate_tflop"]) < 0
+
+
+@pytest.mark.parametrize("position", [0, 2, 4])
+def test_a_calibration_refuses_readings_that_say_otherwise_or_nothing(refused, calibration, board, position):
+    other = [*DECLARED]
+    other[position + 1] = "other"
+    message = refused("estimate", board, "--calibration", calibration, *other)
+    assert f"is 'other' but the calibration belongs to {DECLARED[position + 1]!r}" in message
+    silent = DECLARED[:position] + DECLARED[position + 2 :]
+    message = refused("estimate", board, "--calibration", calibration, *silent)
+    assert f"declare it with {DECLARED[position]}" in message
+
+
+def test_a_calibration_refuses_another_precision(refused, calibration, write_csv):
+    path = write_csv(synthetic.runs(3).assign(precision="tf32"))
+    message = refused("estimate", path, "--calibration", calibration, "--precision", "tf32", *DECLARED)
+    assert "precision is 'tf32' but the calibration belongs to 'fp32'" in message
+    assert "no run of precision fp32" in refused("estimate", path, "--calibration", calibration, *DECLARED)
+
+
+def test_eq_1_refuses_to_estimate_without_dram(refused, calibration, write_csv):
+    path = write_csv(synthetic.runs(3).assign(dram_tb=float("nan")))
+    assert "use an Eq. 2 calibration" in refused("estimate", path, "--calibration", calibration, *DECLARED)
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}"])
+def test_what_is_not_a_calibration_is_refused(refused, board, tmp_path, text):
+    path = tmp_path / "bad.json"
+    if text is not None:
+        path.write_text(text)
+    assert str(path) in refused("estimate", board, "--calibration", path)
+
+
+@pytest.mark.recorded
+def test_the_study_s_trial_2_with_the_constants_of_trial_1(ask, tmp_path):
+    saved = tmp_path / "c.json"
+    ask("calibrate", f"{STUDY}-trial1", "--equation", 2, "-o", saved)
+    result = ask("estimate", f"{STUDY}-trial2", "--calibration", saved)
+    truth = passing_gate(registry.load(f"{STUDY}-trial2").runs)
+    assert result["run"] == truth.run.tolist()
+    assert max(abs(e / t - 1) for e, t in zip(result["estimate_tflop"], truth.truth_tflop, strict=True)) < 0.12
+
+
+# fetch
+
+
+@pytest.mark.recorded
+def test_fetch_names_each_file_with_its_kind_and_place(command):
+    status, out, _ = command("fetch", STUDY)
+    lines = out.splitlines()
+    assert status == 0
+    assert len(lines) == 4
+    assert lines[0].split()[:2] == [f"{STUDY}-trial1", "recorded"]
+    assert command("fetch", f"{STUDY}-trace")[1].startswith(f"{STUDY}-trace  recorded  ")
+
+
+def test_fetch_without_network_and_cache_says_what_to_do(command, refused, monkeypatch, tmp_path):
+    monkeypatch.setenv("ESTIMATOR_DATA_DIR", str(tmp_path))
+    assert "registered: " in refused("fetch", "orin-nano-26w")
+    status, out, err = command("fetch", f"{STUDY}-trial1")
+    assert (status, out) == (1, "")
+    last = err.splitlines()[-1]  # pooch says before it what it tries
+    assert last.startswith(f"error: {STUDY}-trial1: no copy at ")
+    assert "connect to a network, or put the file there, or set ESTIMATOR_DATA_DIR" in last
+
+
+# workload
+
+
+def test_workload_counts_without_training(ask):
+    result = ask(*WORKLOAD, "--steps", 1000, "--count-only")
+    known = flops.closed_form(Workload(16, 1, 2, 24, 8, 8, 1000))
+    assert result["flop_per_step"] == known.flop_per_step
+    assert result["truth_tflop"] == known.tflop(1000)
+    assert (result["attention_backward"], result["causal"]) == (2.5, False)
+    assert "FlopCounterMode on meta" in result["counted_by"]
+    assert "duration_s" not in result
+
+
+def test_workload_trains_for_real_in_bf16_and_shows_its_progress(command):
+    status, out, err = command(*WORKLOAD, "--steps", 4, "--precision", "bf16", "--optimizer", "sgd", "--json")
+    assert status == 0
+    assert "4/4" in err
+    result = json.loads(out)
+    assert (result["device"], result["run"]) == ("cpu", "d16_b8_s8_L1_h2_ff24_sgd_bf16")
+    assert result["duration_s"] > 0
+
+
+@pytest.mark.parametrize("precision", ["fp16", "tf32"])
+def test_a_precision_impossible_on_a_device_is_an_error_before_counting(refused, precision):
+    message = refused(*WORKLOAD, "--precision", precision, "--train-on", "cpu")
+    assert f"{precision} " in message
+    assert "CUDA" in message
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_where_there_is_none_is_an_error(refused):
+    assert "PyTorch finds no CUDA device: train on cpu" in refused(*WORKLOAD, "--train-on", "cuda")
+
+
+@pytest.mark.parametrize("during", ["counting", "training"])
+def test_an_interrupted_command_ends_at_once_and_in_one_line(during):
+    """While another process counts, and while it trains: the signal comes to the parent alone."""
+    words = [sys.executable, "-m", "estimator_utils", *WORKLOAD, "--steps", "1000000"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while during == "counting" and len(children.read_text().split()) < 2:  # one tracks resources, one counts
+            time.sleep(0.2)
+        time.sleep(0.2)  # it has been told its task
+        if during == "training":
+            process.stderr.read(1)  # of the progress bar
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "")
+    assert err.endswith("interrupted\n")
+    assert "Traceback" not in err
+
+
+def test_a_workload_that_cannot_be_is_an_error(refused):
+    assert "the largest tensor would have 3e+22 numbers" in refused("workload", "--d-model", 10**11)
+    assert "n_heads must divide d_model: 3 does not divide 16" in refused("workload", "--d-model", 16, "--n-heads", 3)
+    assert "steps must be a positive integer, found 0" in refused(*WORKLOAD, "--steps", 0)
+
+
+# notebooks
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--only", "01", "99"], "no notebook starts with '99'; there are: "),
+        (["-p", "sead=3"], "no notebook has a parameter named sead; known: dataset"),
+        (["--jobs", "0"], "--jobs must be 1 or more, found 0"),
+        (["--output", "01_a.ipynb"], "01_a.ipynb: File exists: give another path"),
+        (["-p", "sead"], "a parameter is NAME=VALUE, found 'sead'"),
+        (["--dataset", "orin-nano-26w"], "'orin-nano-26w' is neither a file nor a registered dataset"),
+        (["--in-place", "--dataset", "x"], "--in-place"),
+        (["--in-place", "--output", "x"], "--in-place"),
+        (["--in-place", "-p", "dataset=x"], "in place"),
+    ],
+)
+def test_a_slip_on_the_command_line_is_an_error_before_anything_runs(refused, tmp_path, monkeypatch, words, expected):
+    """With one notebook of this test's own, so that a slip let through spoils nothing."""
+    monkeypatch.setattr(runner, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(runner, "REPOSITORY", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    tagged = new_code_cell('dataset = "bench"', metadata={"tags": ["parameters"]})
+    nbformat.write(new_notebook(cells=[tagged, new_code_cell("print(dataset)")]), tmp_path / "01_a.ipynb")
+    assert expected in refused("notebooks", *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["01_a.ipynb"]
