@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from estimator_utils.truth import workload as workloads
-from estimator_utils.truth.workload import Workload
+from estimator_utils.truth.workload import Workload, read_sweep
 from estimator_utils.virtual import board as virtual_board
 from estimator_utils.virtual import kernels as virtual_kernels
 from estimator_utils.virtual.orin_nano import FITTED
@@ -47,7 +46,7 @@ def test_the_whole_sweep(benchmark):
 
     def sweep() -> list[virtual_board.VirtualRun]:
         virtual_kernels._step_kernels.cache_clear()
-        return virtual_board.simulate_sweep(workloads.sweep(), seed=1)
+        return virtual_board.simulate_sweep(read_sweep("study"), seed=1)
 
     runs = benchmark.pedantic(sweep, rounds=1)
     assert len(runs) == 26
@@ -56,7 +55,9 @@ def test_the_whole_sweep(benchmark):
 
 
 def test_it_agrees_with_the_plain_walk_and_outruns_it(benchmark):
-    run = benchmark.pedantic(lambda: virtual_board.simulate(ONE, spread=0.0), rounds=3, warmup_rounds=1)
+    run = benchmark.pedantic(
+        lambda: virtual_board.simulate(ONE, 0, virtual_board.Conditions(spread=0.0)), rounds=3, warmup_rounds=1
+    )
     started = time.perf_counter()
     duration_s = walk(ONE)
     benchmark.extra_info["plain_walk_s"] = time.perf_counter() - started

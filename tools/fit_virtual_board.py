@@ -2,7 +2,7 @@
 
     python tools/fit_virtual_board.py [--leave-one-out]
 
-Prints the constants to put into ``estimator_utils/virtual_board.py``. The other half of trial 1, trials 2 and 3
+Prints the constants to put into ``estimator_utils/virtual/orin_nano.py``. The other half of trial 1, trials 2 and 3
 and the trace are never read here; the power of copies and the drift are inputs, set from published runs.
 ``--leave-one-out`` refits without each run in turn and predicts it.
 """

@@ -14,10 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from estimator_utils.truth import flops
-from estimator_utils.truth import workload as workloads
 from estimator_utils.truth.flops import FUSED_BACKWARD, MATH_BACKWARD, FlopCount, UncountedError
 from estimator_utils.truth.training import Transformer
-from estimator_utils.truth.workload import Workload
+from estimator_utils.truth.workload import Workload, read_sweep
 
 TINY = Workload(d_model=16, n_layers=2, n_heads=2, d_ff=24, seq_len=8, batch_size=2)
 GPT3 = Workload(d_model=12288, n_layers=96, n_heads=96, d_ff=49152, seq_len=2048, batch_size=1)
@@ -36,7 +35,7 @@ workload = st.builds(
 
 @pytest.fixture(scope="session")
 def all_recorded() -> list[Workload]:
-    return workloads.sweep() + workloads.reduced_precision_sweep()
+    return read_sweep("study") + read_sweep("study-reduced-precision")
 
 
 @pytest.mark.parametrize("convention", [MATH_BACKWARD, FUSED_BACKWARD])
@@ -240,7 +239,7 @@ def test_a_second_counter_agrees_on_the_forward_pass(all_recorded, position):
 MEMORY = """
 import resource
 from estimator_utils.truth import flops
-from tests.test_flops import GPT3
+from tests.truth.test_flops import GPT3
 counted = flops.count([GPT3])[0]
 assert counted.flop_per_step == flops.closed_form(GPT3).flop_per_step
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)

@@ -8,9 +8,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from estimator_utils.truth import flops
-from estimator_utils.truth import workload as workloads
 from estimator_utils.truth.training import Transformer, train, training_step
-from estimator_utils.truth.workload import Workload
+from estimator_utils.truth.workload import Workload, read_sweep
 
 TINY = Workload(d_model=16, n_layers=2, n_heads=2, d_ff=24, seq_len=8, batch_size=2, steps=3)
 SIZES = ("d_model", "n_layers", "n_heads", "d_ff", "seq_len", "batch_size", "steps")
@@ -22,17 +21,17 @@ def test_the_defaults_are_the_study_s():
 
 
 def test_the_sweep_has_the_study_s_26_configurations_with_different_names():
-    sweep = workloads.sweep()
+    sweep = read_sweep("study")
     assert len({w.run for w in sweep}) == len(sweep) == 26
     assert {w.precision for w in sweep} == {"fp32"}
     assert (min(w.steps for w in sweep), max(w.steps for w in sweep)) == (900, 4800)
 
 
 def test_the_reduced_precision_runs_are_four_configurations_of_the_sweep_in_three_precisions():
-    runs = workloads.reduced_precision_sweep()
+    runs = read_sweep("study-reduced-precision")
     assert len({w.run for w in runs}) == len(runs) == 12
     assert {w.precision for w in runs} == {"tf32", "fp16", "bf16"}
-    assert {replace(w, precision="fp32") for w in runs} <= set(workloads.sweep())
+    assert {replace(w, precision="fp32") for w in runs} <= set(read_sweep("study"))
 
 
 @pytest.mark.recorded
@@ -41,9 +40,9 @@ def test_the_recorded_runs_are_the_sweeps_in_their_order_to_the_last_column(stud
         rows = trial.runs[list(Workload.__dataclass_fields__)].to_dict("records")
         recorded = [Workload(**row) for row in rows]
         assert trial.runs.run.tolist() == [w.run for w in recorded]
-        assert [w for w in recorded if w.precision == "fp32"] == workloads.sweep()
+        assert [w for w in recorded if w.precision == "fp32"] == read_sweep("study")
         further = [w for w in recorded if w.precision != "fp32"]
-        assert further == (workloads.reduced_precision_sweep() if number == 1 else [])
+        assert further == (read_sweep("study-reduced-precision") if number == 1 else [])
 
 
 @pytest.mark.parametrize("name", SIZES)
