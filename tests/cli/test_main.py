@@ -89,9 +89,10 @@ def test_every_command_explains_itself(capsys, name):
 
 def test_calibrate_recovers_the_planted_constants_in_their_units(ask, write_csv):
     c = ask("calibrate", write_csv(synthetic.runs(14)), "--equation", 1, *DECLARED)
-    assert (c["e_per_tflop_j"], c["e_per_tb_j"], c["p_overhead_w"]) == pytest.approx((6, 50, 1.5))
-    assert (c["device"], c["rail"], c["power_mode"], c["precision"]) == ("a board", "VDD", "15W", "fp32")
-    assert (c["n_runs"], c["idle_power_w"], c["equation"]) == (14, 0.642, 1)
+    assert c["constants"] == pytest.approx({"e_per_tflop_j": 6, "e_per_tb_j": 50, "p_overhead_w": 1.5})
+    about = c["identity"]
+    assert (about["device"], about["rail"], about["power_mode"], about["precision"]) == ("a board", "VDD", "15W", "fp32")
+    assert (c["n_runs"], about["idle_power_w"], c["estimator"]) == (14, 0.642, "eq1")
 
 
 def test_calibrate_saves_what_it_shows(ask, command, board, tmp_path):
@@ -100,14 +101,15 @@ def test_calibrate_saves_what_it_shows(ask, command, board, tmp_path):
     assert json.loads(saved.read_text()) == shown
     status, out, _ = command("calibrate", board, "--equation", 2)
     assert status == 0
-    assert "e_per_tb_j      unknown" in out
-    assert f"e_per_tflop_j   {shown['e_per_tflop_j']:.6g}" in out
+    assert "device          unknown" in out
+    assert f"e_per_tflop_j   {shown['constants']['e_per_tflop_j']:.6g}" in out
 
 
 def test_the_grid_and_the_gate_are_arguments(ask, write_csv):
     steep = write_csv(synthetic.runs(14, e_per_tb_j=0.0, p_overhead_w=9.0))
-    assert ask("calibrate", steep, "--equation", 2)["p_overhead_w"] == 4
-    assert ask("calibrate", steep, "--equation", 2, "--overhead-max-w", 16)["p_overhead_w"] == pytest.approx(9)
+    assert ask("calibrate", steep, "--equation", 2)["constants"]["p_overhead_w"] == 4
+    wide = ask("calibrate", steep, "--equation", 2, "--overhead-max-w", 16)
+    assert wide["constants"]["p_overhead_w"] == pytest.approx(9)
     assert ask("calibrate", steep, "--equation", 2, "--gate", 0.9)["n_runs"] < 14
 
 
@@ -116,11 +118,11 @@ def test_several_precisions_in_one_calibration_are_refused(refused, write_csv, r
     runs.loc[:7, "precision"] = "bf16"
     path = write_csv(runs)
     message = refused(name, path, "--equation", 2, "--precision", "all")
-    assert "one calibration belongs to one precision, found bf16, fp32: name one with --precision" in message
+    assert "one calibration belongs to one precision, found bf16, fp32: name one as --precision" in message
 
 
 def test_all_precisions_are_one_where_there_is_one(ask, board):
-    assert ask("calibrate", board, "--equation", 2, "--precision", "all")["precision"] == "fp32"
+    assert ask("calibrate", board, "--equation", 2, "--precision", "all")["identity"]["precision"] == "fp32"
 
 
 @pytest.mark.parametrize(("equation", "n", "parameters"), [(1, 3, 3), (2, 2, 2)])
@@ -140,7 +142,7 @@ def test_a_bad_row_is_named(refused, write_csv, runs):
 def test_a_calibration_is_saved_only_where_it_says_what_it_belongs_to(refused, board, tmp_path):
     saved = tmp_path / "c.json"
     found = refused("calibrate", board, "--equation", 2, "-o", saved, *DECLARED[:4])
-    assert "do not say power_mode: declare it with --power-mode" in found
+    assert "do not say power_mode: declare --power-mode" in found
     assert not saved.exists()
 
 
@@ -189,13 +191,13 @@ def test_a_seed_draws_other_splits_and_repeats_them(ask, board):
 
 @pytest.mark.parametrize("n_train", [21, 30, 0])
 def test_n_train_must_leave_runs_to_test(refused, board, n_train):
-    assert f"n_train must lie between 1 and 20, one less than the runs; found {n_train}" in refused(
+    assert f"--n-train must lie between 1 and 20, one less than the runs; found {n_train}" in refused(
         "evaluate", board, "--equation", 1, "--n-train", n_train
     )
 
 
 def test_evaluate_without_splits_is_refused(refused, board):
-    assert "n_splits must be 1 or more" in refused("evaluate", board, "--equation", 1, "--n-splits", 0)
+    assert "--n-splits must be 1 or more" in refused("evaluate", board, "--equation", 1, "--n-splits", 0)
 
 
 def test_one_prediction_has_no_spread_and_is_json(ask, board):
@@ -251,7 +253,7 @@ def test_a_calibration_refuses_readings_that_say_otherwise_or_nothing(refused, c
     assert f"is 'other' but the calibration belongs to {DECLARED[position + 1]!r}" in message
     silent = DECLARED[:position] + DECLARED[position + 2 :]
     message = refused("estimate", board, "--calibration", calibration, *silent)
-    assert f"declare it with {DECLARED[position]}" in message
+    assert f"declare {DECLARED[position]}" in message
 
 
 def test_a_calibration_refuses_another_precision(refused, calibration, write_csv):
@@ -263,7 +265,7 @@ def test_a_calibration_refuses_another_precision(refused, calibration, write_csv
 
 def test_eq_1_refuses_to_estimate_without_dram(refused, calibration, write_csv):
     path = write_csv(synthetic.runs(3).assign(dram_tb=float("nan")))
-    assert "use an Eq. 2 calibration" in refused("estimate", path, "--calibration", calibration, *DECLARED)
+    assert "Eq. 1 needs dram_tb of every run" in refused("estimate", path, "--calibration", calibration, *DECLARED)
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}"])
@@ -377,7 +379,7 @@ def test_a_workload_that_cannot_be_is_an_error(refused):
         (["--output", "01_a.ipynb"], "01_a.ipynb: File exists: give another path"),
         (["-p", "sead"], "a parameter is NAME=VALUE, found 'sead'"),
         (["--dataset", "orin-nano-26w"], "'orin-nano-26w' is neither a file nor a registered dataset"),
-        (["--in-place", "--dataset", "x"], "--in-place"),
+        (["--in-place", "--dataset", "x"], "--in-place executes on the defaults, where they lie: no --dataset"),
         (["--in-place", "--output", "x"], "--in-place"),
         (["--in-place", "-p", "dataset=x"], "in place"),
     ],
@@ -385,7 +387,6 @@ def test_a_workload_that_cannot_be_is_an_error(refused):
 def test_a_slip_on_the_command_line_is_an_error_before_anything_runs(refused, tmp_path, monkeypatch, words, expected):
     """With one notebook of this test's own, so that a slip let through spoils nothing."""
     monkeypatch.setattr(runner, "NOTEBOOKS", tmp_path)
-    monkeypatch.setattr(runner, "REPOSITORY", tmp_path)
     monkeypatch.chdir(tmp_path)
     tagged = new_code_cell('dataset = "bench"', metadata={"tags": ["parameters"]})
     nbformat.write(new_notebook(cells=[tagged, new_code_cell("print(dataset)")]), tmp_path / "01_a.ipynb")
