@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import ast
-import importlib.metadata
-import itertools
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
-import yaml
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
 
-import estimator_utils
 from estimator_utils.cli.main import main
 from estimator_utils.datasets import registry
 from estimator_utils.datasets.dataset import sha256
@@ -30,26 +22,12 @@ from estimator_utils.estimation.splits import study_splits
 from estimator_utils.reporting import runner
 from tests.support import imports
 from tests.support.imports import MODULES, NAME
+from tests.support.repository import ROOT, tracked
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 RESULTS = ROOT / "data" / "derived" / "results.json"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 by_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-
-
-def tracked() -> list[Path]:
-    """Return the files that git tracks, or will once they are added."""
-    listing = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(listing, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip("needs git and its checkout, to tell the repository's own files")
-    return [path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 
 def texts() -> dict[str, str]:
@@ -236,80 +214,6 @@ def test_no_file_names_a_place_of_one_machine():
     place = re.compile(r"(?<![\w.])/(home|root|Users|work)/\w|/tmp/\w|[.][.]/shared")
     found = {f"{name}: {match[0]}" for name, text in texts().items() for match in place.finditer(text)}
     assert {line for line in found if not line.startswith(".ci/run: ")} == set()
-
-
-# Packages
-
-
-def requirements(lines: list[str]) -> dict[str, Requirement]:
-    return {canonicalize_name((r := Requirement(line)).name): r for line in lines}
-
-
-@pytest.fixture(scope="module")
-def declared() -> dict[str, Requirement]:
-    """Return what pyproject.toml asks for, extras included."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = itertools.chain.from_iterable(project["optional-dependencies"].values())
-    return requirements([*project["dependencies"], *extras])
-
-
-@pytest.fixture(scope="module")
-def locked() -> dict[str, Version]:
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
-    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines), "exact versions, no hashes, no +cpu"
-    return {canonicalize_name(name): Version(version) for name, version in (line.split("==") for line in lines)}
-
-
-def test_the_lock_satisfies_what_is_declared(declared, locked):
-    for name, requirement in declared.items():
-        assert name in locked, f"{name} is not in requirements.lock"
-        assert requirement.specifier.contains(locked[name]), requirement
-
-
-def test_only_lower_bounds_are_declared(declared):
-    assert {s.operator for r in declared.values() for s in r.specifier} == {">="}
-    assert all(len(r.specifier) == 1 for r in declared.values())
-
-
-def test_the_conda_environment_asks_for_the_same(declared):
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    *conda, pip = environment["dependencies"]
-    pip = [line for line in pip["pip"] if not line.startswith("-e")]
-    renamed = {"matplotlib-base": "matplotlib", "pytorch": "torch", "seaborn-base": "seaborn"}
-    asked = requirements([line.replace(" ", "") for line in [*conda, *pip]])
-    asked = {renamed.get(name, name): r.specifier for name, r in asked.items() if name != "pip"}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert str(asked.pop("python")) == project["requires-python"]
-    assert asked == {name: r.specifier for name, r in declared.items()}
-
-
-def test_the_package_imports_what_is_declared_or_comes_with_it(declared):
-    brought = set(declared)
-    waiting = list(declared)
-    while waiting:
-        try:
-            needs = importlib.metadata.requires(waiting.pop()) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        new = {
-            canonicalize_name(r.name) for r in map(Requirement, needs) if not r.marker or "extra" not in str(r.marker)
-        }
-        waiting += new - brought
-        brought |= new
-    providers = importlib.metadata.packages_distributions()
-    for module in MODULES:
-        for name in {full.partition(".")[0] for full in imports.imported(module)} - {NAME}:
-            if name in sys.stdlib_module_names or name == "jtop":  # jtop: the import name of jetson-stats
-                continue
-            assert {canonicalize_name(p) for p in providers.get(name, [])} & brought, f"{module} imports {name}"
-
-
-def test_the_version_is_one():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == estimator_utils.__version__
-    assert f"## {estimator_utils.__version__}" in (ROOT / "CHANGELOG.md").read_text()
-    assert citation["license"] == "Apache-2.0"
-    assert "Apache License" in (ROOT / "LICENSE").read_text()[:200]
 
 
 # The package
