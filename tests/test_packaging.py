@@ -237,7 +237,6 @@ def test_the_wheel_holds_package_data_and_notebooks_and_nothing_else(built):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="listing the registry imports platformdirs, of the extra study")
 def test_the_core_of_the_wheel_monitors_a_replay_with_numpy_alone(environment, expected, tmp_path):
     golden.ask("calibrate", golden.TABLES[0], "--equation", 1, "-o", tmp_path / "eq1.json")
     core = environment()

@@ -26,7 +26,7 @@ COMMANDS = {  # name: module, what it does
 }
 WITHOUT_JSON = ("fetch", "virtual-board", "notebooks")
 EXTRAS = {  # that a module comes with
-    "study": ("pandas", "statsmodels", "matplotlib", "platformdirs", "pooch"),
+    "study": ("pandas", "statsmodels", "matplotlib", "pooch"),
     "truth": ("torch", "tqdm"),
     "notebooks": ("papermill", "nbformat"),
     "fleet": ("pyarrow",),

@@ -22,8 +22,5 @@ def data_folder() -> Path:
 
 def fetched_folder() -> Path:
     """Return where fetched data lie: ``ESTIMATOR_DATA_DIR``, or else the user's cache."""
-    if chosen := os.environ.get("ESTIMATOR_DATA_DIR"):
-        return Path(chosen)
-    from platformdirs import user_cache_dir  # not of the core, which fetches nothing
-
-    return Path(user_cache_dir("estimator-utils"))
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("ESTIMATOR_DATA_DIR") or Path(cache) / "estimator-utils")
