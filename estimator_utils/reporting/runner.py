@@ -25,6 +25,7 @@ from estimator_utils.datasets import registry
 from estimator_utils.datasets.locations import bundled
 from estimator_utils.processes import process_pool
 from estimator_utils.reporting import report
+from estimator_utils.reporting.report import build_folder
 
 NOTEBOOKS = bundled("notebooks")
 METADATA = {
@@ -128,7 +129,7 @@ def execute(source: Path, target: Path, given: Mapping[str, Any], output: Path) 
             try:
                 papermill.execute_notebook(str(source), str(raw), changed, cwd=scratch, **_KERNEL)
             except PapermillExecutionError as error:
-                kept = target if target != source else report.build_folder() / source.name
+                kept = target if target != source else build_folder() / source.name
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(raw, kept)
                 fault = f"{error.ename}: {error.evalue}"

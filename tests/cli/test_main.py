@@ -91,7 +91,12 @@ def test_calibrate_recovers_the_planted_constants_in_their_units(ask, write_csv)
     c = ask("calibrate", write_csv(synthetic.runs(14)), "--equation", 1, *DECLARED)
     assert c["constants"] == pytest.approx({"e_per_tflop_j": 6, "e_per_tb_j": 50, "p_overhead_w": 1.5})
     about = c["identity"]
-    assert (about["device"], about["rail"], about["power_mode"], about["precision"]) == ("a board", "VDD", "15W", "fp32")
+    assert (about["device"], about["rail"], about["power_mode"], about["precision"]) == (
+        "a board",
+        "VDD",
+        "15W",
+        "fp32",
+    )
     assert (c["n_runs"], about["idle_power_w"], c["estimator"]) == (14, 0.642, "eq1")
 
 

@@ -14,13 +14,12 @@ from estimator_utils.datasets import registry
 from estimator_utils.datasets.dataset import Metadata, read_index
 from estimator_utils.monitor.integrate import energy_j
 from estimator_utils.recording import sweep as record
-from estimator_utils.recording import task as training
-from estimator_utils.recording.sweep import RecordError
-from estimator_utils.recording.task import TrainingError
+from estimator_utils.recording.sweep import Pace, RecordError
+from estimator_utils.recording.task import Train, TrainingError, run_task
 from estimator_utils.telemetry.replay import Replay, open_replay
 from estimator_utils.telemetry.sysfs import Sysfs
 from estimator_utils.truth import flops
-from estimator_utils.truth.workload import Workload, read_sweep
+from estimator_utils.truth.workload import Workload
 from tests.support.coupled_board import BUSY, IDLE, coupled_board, training_processes
 from tests.support.kill9 import three_sessions
 from tests.support.player import MODEL, STEP_W, Board
@@ -28,7 +27,7 @@ from tests.support.player import MODEL, STEP_W, Board
 SWEEP = [
     Workload(d_model=d, n_layers=1, d_ff=64, seq_len=32, batch_size=4, steps=380 - 4 * d) for d in (16, 32, 48, 64)
 ]
-FAST = {"device": "cpu", "period_s": 0.05, "idle_s": 0.5, "copy_s": 0.4}
+FAST = Pace(device="cpu", period_s=0.05, idle_s=0.5, copy_s=0.4)
 ABOUT = Metadata(name="played", kind="simulated")
 
 
@@ -82,7 +81,7 @@ def main_again(folder):
     """Record a finished sweep once more: nothing is left to do, so not even a board is read."""
     times = {path: path.stat().st_mtime_ns for path in (folder / ".record").rglob("*.json")}
     with Sysfs(folder.parent / "sys") as source:
-        record.record(source, SWEEP, folder, Metadata(name="played", kind="simulated"), **FAST)
+        record.record(source, SWEEP, folder, Metadata(name="played", kind="simulated"), FAST)
     assert times == {path: path.stat().st_mtime_ns for path in (folder / ".record").rglob("*.json")}
     return registry.trials(folder)[0].runs.run.tolist()
 
@@ -92,7 +91,7 @@ def test_rows_and_traces_agree_with_each_other_and_the_board(recorded):
     (trial,) = registry.trials(folder)
     about, _, traces = read_index(folder / "dataset.json")
     assert (about.kind, about.device, about.rail, about.power_mode) == ("simulated", MODEL, "VDD_CPU_GPU_CV", "25W")
-    assert about.precision == "fp32"
+    assert about.precisions == "fp32"
     assert "attention backward 2 times" in about.software
     for workload, row in zip(SWEEP, trial.runs.itertuples(), strict=True):
         assert row.truth_tflop == flops.closed_form(workload, flops.MATH_BACKWARD).tflop(workload.steps)
@@ -115,7 +114,7 @@ def test_rows_and_traces_agree_with_each_other_and_the_board(recorded):
 def test_the_dram_counter_is_measured_by_a_copy_of_known_size(recorded):
     folder, _, _ = recorded
     copy = json.loads((folder / ".record" / "trial1" / "copy.json").read_text())
-    counted_b = (BUSY["dram_bytes_per_s"] - IDLE["dram_bytes_per_s"]) * FAST["copy_s"]
+    counted_b = (BUSY["dram_bytes_per_s"] - IDLE["dram_bytes_per_s"]) * FAST.copy_s
     assert copy["factor"] * copy["bytes"] == pytest.approx(counted_b, rel=0.5)
     assert copy["bytes"] % (2 << 28) == 0
 
@@ -124,7 +123,7 @@ def test_calibrate_and_evaluate_accept_the_dataset(recorded, tmp_path, capsys):
     """By Eq. 2: on this board all power and traffic go with time, so Eq. 1 has nothing to tell them apart by."""
     data, output = str(recorded[0] / "trial1.csv"), str(tmp_path / "eq2.json")
     assert main(["calibrate", data, "--equation", "2", "-o", output, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["device"] == MODEL
+    assert json.loads(capsys.readouterr().out)["identity"]["device"] == MODEL
     assert main(["evaluate", data, "--equation", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["n_runs"] == len(SWEEP)
     assert main(["estimate", data, "--calibration", output, "--json"]) == 0
@@ -137,11 +136,11 @@ def test_a_sweep_is_not_resumed_on_another_board_or_with_other_settings(recorded
     board = Board(folder.parent / "sys")
     with Sysfs(board.root) as source:
         other = [Workload(**{**vars(SWEEP[0]), "steps": 7})]
-        with pytest.raises(RecordError, match=r"other settings.*another --table"):
-            record.record(source, other, folder, ABOUT, **FAST)
+        with pytest.raises(RecordError, match=r"other settings.*another `table`"):
+            record.record(source, other, folder, ABOUT, FAST)
         board.put("../var/lib/nvpmodel/status", "pmode:0000")
-        with pytest.raises(RecordError, match=r"the sweep began on .*25W.*, this is .*15W.*another --output"):
-            record.record(source, SWEEP, folder, ABOUT, **FAST)
+        with pytest.raises(RecordError, match=r"the sweep began on .*25W.*, this is .*15W.*another `output`"):
+            record.record(source, SWEEP, folder, ABOUT, FAST)
         board.put("../var/lib/nvpmodel/status", "pmode:0001")
 
 
@@ -152,16 +151,16 @@ def test_two_recordings_cannot_write_one_folder(tmp_path):
     with open(tmp_path / "out" / ".record" / "lock", "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(RecordError, match="another recording goes on"):
-            record.record(Sysfs(board.root), SWEEP, tmp_path / "out", ABOUT, **FAST)
+            record.record(Sysfs(board.root), SWEEP, tmp_path / "out", ABOUT, FAST)
     with pytest.raises(RecordError, match="busy"):
-        record.record(Sysfs(board.root), SWEEP, tmp_path / "out", ABOUT, **FAST)
+        record.record(Sysfs(board.root), SWEEP, tmp_path / "out", ABOUT, FAST)
 
 
 def test_a_busy_board_has_no_idle_baseline(tmp_path):
     board = Board(tmp_path / "sys")
     board.set(gpu_util=0.5)
     with Sysfs(board.root) as source, pytest.raises(RecordError, match=r"busy.*end what runs on it"):
-        record.record(source, SWEEP, tmp_path / "played", ABOUT, **FAST)
+        record.record(source, SWEEP, tmp_path / "played", ABOUT, FAST)
     assert not (tmp_path / "played" / "dataset.json").exists()
 
 
@@ -170,7 +169,7 @@ def test_a_board_without_power_is_refused(tmp_path):
     with Sysfs(board.root) as source:
         board.remove(board.current(2))
         with pytest.raises(RecordError, match="no power"):
-            record.record(source, SWEEP, tmp_path / "played", ABOUT, **FAST)
+            record.record(source, SWEEP, tmp_path / "played", ABOUT, FAST)
 
 
 def test_a_workload_that_fails_is_told_and_not_kept(tmp_path, one_thread):
@@ -178,13 +177,13 @@ def test_a_workload_that_fails_is_told_and_not_kept(tmp_path, one_thread):
     board.remove(board.activity)  # nothing to copy for
     too_large = [Workload(d_model=1 << 29, n_heads=1, steps=5)]
     with Sysfs(board.root) as source, pytest.raises(TrainingError, match="can't allocate memory"):
-        record.record(source, too_large, tmp_path / "played", ABOUT, **FAST)
+        record.record(source, too_large, tmp_path / "played", ABOUT, FAST)
     assert not list(tmp_path.rglob("runs/*.json"))
 
 
 def test_a_training_process_that_is_killed_is_told_and_one_whose_parent_is_killed_ends(tmp_path, one_thread):
     board = Board(tmp_path / "sys")
-    task = {"workload": Workload(d_model=16, steps=10**9), "device": "cpu"}
+    task = Train(Workload(d_model=16, steps=10**9), "cpu")
 
     def kill(share):
         server = {pid for pid in training_processes() if parent_of(pid) == os.getpid()}
@@ -192,7 +191,7 @@ def test_a_training_process_that_is_killed_is_told_and_one_whose_parent_is_kille
         os.kill(pid, signal.SIGKILL)
 
     with Sysfs(board.root) as source, pytest.raises(TrainingError, match="ended with status -9"):
-        training.watch(source, task, 0.05, kill)
+        run_task(source, task, 0.05, kill)
     sweep = tmp_path / "sweep.json"
     sweep.write_text(json.dumps([{"d_model": 16, "steps": 10**9}]))
     board.remove(board.activity)
@@ -234,21 +233,8 @@ def test_what_cannot_be_recorded_is_refused(tmp_path):
         record.record(Replay("replay:x", three_sessions()), SWEEP, tmp_path, ABOUT)
     with Sysfs(Board(tmp_path / "sys").root) as source:
         with pytest.raises(ValueError, match="tf32 needs a CUDA device"):
-            record.record(source, [Workload(d_model=16, precision="tf32")], tmp_path, ABOUT, device="cpu")
+            record.record(source, [Workload(d_model=16, precision="tf32")], tmp_path, ABOUT, Pace(device="cpu"))
         with pytest.raises(RecordError, match="different names"):
             record.record(source, [SWEEP[0], SWEEP[0]], tmp_path, ABOUT)
         with pytest.raises(RecordError, match="declared 'Thor' but the source says"):
             record.record(source, SWEEP, tmp_path, Metadata(name="x", device="Thor"))
-
-
-def test_a_sweep_is_read_from_a_file_or_by_name(tmp_path):
-    assert len(read_sweep("study")) == 26
-    table = tmp_path / "sweep.csv"
-    table.write_text("run,d_model,n_heads,steps,optimizer,truth_tflop\nsmall,32,,100,sgd,\n")
-    assert read_sweep(str(table)) == [Workload(d_model=32, steps=100, optimizer="sgd")]
-    for text in ("d_model\nmany\n", "steps\n5\n", "d_model\n-3\n"):
-        table.write_text(text)
-        with pytest.raises(RecordError, match=r"sweep\.csv is no sweep"):
-            read_sweep(str(table))
-    with pytest.raises(RecordError, match="give one of study"):
-        read_sweep(str(tmp_path / "nothing.json"))

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from estimator_utils.datasets.dataset import DatasetError, Metadata, sha256, write_dataset
-from estimator_utils.reporting import report as figures
-from estimator_utils.reporting import runner
+from estimator_utils.datasets.dataset import DatasetError
+from estimator_utils.reporting import report, runner
+from estimator_utils.reporting.report import Report
 from estimator_utils.reporting.runner import NotebookError
-from tests.support import synthetic
 
 PARAMETERS = 'dataset = "bench"  # collection\nseed = 3'
 
@@ -33,7 +32,7 @@ def notebook(*code: str, parameters: str | None = PARAMETERS) -> Any:
 def place(tmp_path, monkeypatch):
     """Return a function that writes notebooks to a repository of this test's own, where the runner finds them."""
     monkeypatch.setattr(runner, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr(runner, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(runner, "build_folder", lambda: tmp_path / "build")
     monkeypatch.setenv("ESTIMATOR_OUTPUT", "nowhere")  # `execute` sets it; put back after the test
     (tmp_path / "notebooks").mkdir()
 
@@ -144,8 +143,8 @@ def test_a_notebook_runs_with_what_it_is_given_and_leaves_no_trace_of_when_and_w
     assert [cell.execution_count for cell in executed.cells if cell.cell_type == "code"] == [1, 2, 3, 4]
     assert set(executed.metadata) == {"kernelspec", "language_info", "source_sha256"}
     assert all(set(cell.metadata) <= {"tags"} for cell in executed.cells)
-    text = (runner.REPOSITORY / "out" / "n01_test.ipynb").read_text()
-    assert str(runner.REPOSITORY) not in text
+    root = runner.NOTEBOOKS.parent
+    assert str(root) not in (root / "out" / "n01_test.ipynb").read_text()
     assert "papermill" not in text
 
 
@@ -153,10 +152,11 @@ def test_running_again_changes_no_byte(place):
     root = place(
         **{
             "01_a": notebook(
-                "from estimator_utils import figures\nimport matplotlib.pyplot as plt\nfigures.use_style()",
+                "import matplotlib.pyplot as plt\nfrom estimator_utils.reporting.report import Report",
+                'report = Report("01", "orin-nano-virtual")',
                 "figure, axes = plt.subplots()\naxes.plot([1, 2]);",
-                'figures.save(figure, "01_line", dataset, "simulated", "A caption.", "A rising line.")',
-                'figures.save_results("01", dataset, {"third": 1 / 3, "seed": seed})',
+                'report.figure(figure, "line", "A caption.", "A rising line.")',
+                "report.results(third=1 / 3, seed=seed, name=dataset)",
             )
         }
     )
@@ -279,6 +279,16 @@ def test_a_changed_cell_makes_the_outputs_stale(fresh, position):
         runner.check_fresh(fresh)
 
 
+@pytest.mark.parametrize("what", ["STYLE", "__file__"])
+def test_a_changed_style_or_report_makes_the_outputs_stale(fresh, monkeypatch, tmp_path, what):
+    """A figure depends on them as it does on its cells."""
+    changed = tmp_path / "changed"
+    changed.write_text(Path(getattr(report, what)).read_text() + "# changed\n")
+    monkeypatch.setattr(report, what, changed)
+    with pytest.raises(NotebookError, match=r"01_a\.ipynb: outputs are stale"):
+        runner.check_fresh(fresh)
+
+
 def test_a_removed_or_added_cell_makes_the_outputs_stale(fresh):
     change(fresh, lambda content: content.cells.append(new_markdown_cell("more", id="more")))
     with pytest.raises(NotebookError, match="stale"):
@@ -300,31 +310,20 @@ def test_a_notebook_that_was_never_run_is_stale(place):
         runner.check_fresh(root / "notebooks" / "01_a.ipynb")
 
 
-# Headline and footer
+# Headline
 
 
 def test_the_headline_names_dataset_kind_spread_and_counts(tmp_path, monkeypatch):
     monkeypatch.setenv("ESTIMATOR_OUTPUT", str(tmp_path))
     numbers = {"mae_pct": 4.4783, "sd_pct": 3.78, "bias_pct": -0.4307, "failing_splits": 118, "n_splits": 200}
-    figures.save_results("05", "bench", {"kind": "simulated", "eq1": numbers})
+    Report("05", "orin-nano-virtual").results(eq1=numbers)
     line = runner.headline(tmp_path)
-    for words in ("bench (simulated data)", "4.478 %", "sd 3.780", "bias -0.431", "118 of 200 splits"):
+    for words in ("orin-nano-virtual (simulated data)", "4.478 %", "sd 3.780", "bias -0.431", "118 of 200 splits"):
         assert words in line
 
 
 def test_without_the_evaluation_there_is_no_headline_but_no_error_either(tmp_path, monkeypatch):
     assert runner.headline(tmp_path) == f"notebooks in {tmp_path}"
     monkeypatch.setenv("ESTIMATOR_OUTPUT", str(tmp_path))
-    figures.save_results("06", "bench", {})
+    Report("06", "orin-nano-virtual").results()
     assert runner.headline(tmp_path) == f"notebooks in {tmp_path}"
-
-
-def test_the_footer_names_the_data_with_their_digests_and_no_path(tmp_path, monkeypatch):
-    about = Metadata("bench", kind="simulated")
-    write_dataset(tmp_path, about, {"trial1": synthetic.runs(3).to_dict("records")}, {})
-    said = []
-    monkeypatch.setattr(runner, "say", said.append)
-    runner.footer(str(tmp_path))
-    assert f"| trial1 | simulated | `{sha256(tmp_path / 'trial1.csv')[:16]}` |" in said[0]
-    assert f"Collection `{tmp_path.name}`" in said[0]
-    assert str(tmp_path) not in said[0]

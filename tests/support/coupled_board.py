@@ -24,7 +24,7 @@ def training_processes():
         except OSError:
             continue  # it has just ended
         parents[int(stat.parent.name)] = int(cells[1])
-        if b"estimator_utils.training" in command:
+        if b"estimator_utils.recording.task" in command:
             ticks[int(stat.parent.name)] = int(cells[11]) + int(cells[12])
 
     def below(pid):

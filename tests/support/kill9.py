@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from estimator_utils.datasets.dataset import Trace
-from estimator_utils.estimation.calibration import Calibration
+from estimator_utils.estimation.calibration import Calibration, Identity
 from estimator_utils.monitor.log import LogError, SessionLog, read_sessions
 from estimator_utils.monitor.monitor import Monitor, Settings
 from estimator_utils.monitor.pace import run
@@ -23,10 +23,22 @@ from tests.support.player import MODEL
 
 # Of the calibration, and declared of a replay that says nothing.
 BELONGS = {"device": MODEL, "rail": "VDD_CPU_GPU_CV", "power_mode": "25W", "precision": "fp32"}
-CALIBRATION = Calibration(1, 5.6, 1.46, 61.5, idle_power_w=0.642, **BELONGS)
-SETTINGS = Settings(CALIBRATION, merge_gap_s=20, declared=BELONGS)
+CONSTANTS = {"e_per_tflop_j": 5.6, "e_per_tb_j": 61.5, "p_overhead_w": 1.46}
+CALIBRATION = Calibration("eq1", CONSTANTS, Identity(**BELONGS, idle_power_w=0.642))
+SETTINGS = Settings((CALIBRATION,), merge_gap_s=20, declared=BELONGS)
 SPEED = 3000.0  # half a millisecond a poll
-SAME = ("kind", "start_s", "end_s", "duration_s", "energy_net_j", "dram_tb", "estimate_tflop", "polls", "gaps", "parts")
+SAME = (
+    "record_type",
+    "start_s",
+    "end_s",
+    "duration_s",
+    "energy_net_j",
+    "dram_tb",
+    "estimate_tflop",
+    "polls",
+    "gaps",
+    "parts",
+)
 
 
 def three_sessions(seed=0, polls=400):
@@ -67,7 +79,7 @@ def logged(path):
     return sessions, times
 
 
-def main(folder, kills, seed):
+def main(folder, kills, seed):  # noqa: C901, PLR0915 (one loop of kills, read from top to bottom)
     folder, rng = Path(folder), random.Random(seed)
     said = os.open(folder / "said", os.O_RDWR | os.O_CREAT)
     monitor(folder / "whole.sqlite", said, 0)

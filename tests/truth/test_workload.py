@@ -152,3 +152,16 @@ def test_bf16_multiplies_in_bf16():
 def test_a_precision_that_a_cpu_cannot_train_in_is_refused_before_any_work(precision, instead):
     with pytest.raises(ValueError, match=f"{precision} .*CUDA.*'cpu': {instead}"):
         next(train(replace(TINY, precision=precision)))
+
+
+def test_a_sweep_is_read_from_a_file_or_by_name(tmp_path):
+    assert len(read_sweep("study")) == 26
+    table = tmp_path / "sweep.csv"
+    table.write_text("run,d_model,n_heads,steps,optimizer,truth_tflop\nsmall,32,,100,sgd,\n")
+    assert read_sweep(str(table)) == [Workload(d_model=32, steps=100, optimizer="sgd")]
+    for text in ("d_model\nmany\n", "steps\n5\n", "d_model\n-3\n"):
+        table.write_text(text)
+        with pytest.raises(ValueError, match=r"sweep\.csv is no sweep"):
+            read_sweep(str(table))
+    with pytest.raises(ValueError, match="give one of study"):
+        read_sweep(str(tmp_path / "nothing.json"))
