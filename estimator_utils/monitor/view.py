@@ -16,10 +16,6 @@ def with_unit(value: float | None, unit: str) -> str:
     return f"{unit} unknown" if value is None else f"{value:.4g} {unit}"
 
 
-def _tflop(value: float | None, estimator: str | None) -> str:
-    return with_unit(value, "TFLOP") + (f" ({FORMS[estimator].label})" if estimator in FORMS else "")
-
-
 def session_line(row: Mapping[str, Any]) -> str:
     """Return one line about a session, from its row of the log."""
     anomalies = row["anomalies"] if isinstance(row["anomalies"], str) else "; ".join(row["anomalies"])
@@ -32,6 +28,7 @@ def session_line(row: Mapping[str, Any]) -> str:
     ]
     began_s = row["start_wall_s"]
     began = f" began {datetime.fromtimestamp(began_s):%Y-%m-%d %H:%M:%S}," if began_s else ""
+    by = f" ({FORMS[row['estimator']].label})" if row["estimator"] in FORMS else ""
     return (
         f"{row['record_type']}{began} {row['start_s']:.1f} to {row['end_s']:.1f} s: {row['duration_s']:.1f} s,"
         f" {with_unit(row['energy_net_j'], 'J')}, {with_unit(row['dram_tb'], 'TB')},"
@@ -48,8 +45,9 @@ def view_line(monitor: Monitor, sample: Sample) -> str:
     if session is None:
         return text + "waiting for a workload"
     estimate, _ = monitor.estimate(session)
-    tflop = "TFLOP unknown" if estimate is None else _tflop(estimate.tflop, estimate.estimator)
-    return text + f"running {session.duration_s:.0f} s, {tflop} so far"
+    tflop = None if estimate is None else estimate.tflop
+    by = "" if estimate is None else f" ({FORMS[estimate.estimator].label})"
+    return text + f"running {session.duration_s:.0f} s, {with_unit(tflop, 'TFLOP')} so far{by}"
 
 
 def plot_session(path: str | Path, session: int, output: str | Path) -> None:

@@ -83,8 +83,8 @@ def main(folder):
     remount(disk, "rw")
 
     sessions, times = live(tree, disk / "live.sqlite", disk / "ballast")
-    found["live marks"] = [row["marks"] for row in read_sessions(disk / "live.sqlite")]
-    starts = [[s["start_s"] for s in found if s["kind"] == "session"] for found in (sessions, whole[0])]
+    found["live anomalies"] = [row["anomalies"] for row in read_sessions(disk / "live.sqlite")]
+    starts = [[s["start_s"] for s in found if s["record_type"] == "session"] for found in (sessions, whole[0])]
     found["live sessions"] = starts[0] == starts[1]
     found["live polls lost"] = len(whole[1]) - len(times)
     print(json.dumps(found))
