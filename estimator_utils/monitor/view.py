@@ -32,7 +32,7 @@ def session_line(row: Mapping[str, Any]) -> str:
     return (
         f"{row['record_type']}{began} {row['start_s']:.1f} to {row['end_s']:.1f} s: {row['duration_s']:.1f} s,"
         f" {with_unit(row['energy_net_j'], 'J')}, {with_unit(row['dram_tb'], 'TB')},"
-        f" {_tflop(row['estimate_tflop'], row['estimator'])}" + "".join(f"; {remark}" for remark in remarks if remark)
+        f" {with_unit(row['estimate_tflop'], 'TFLOP')}{by}" + "".join(f"; {remark}" for remark in remarks if remark)
     )
 
 
