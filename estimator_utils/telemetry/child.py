@@ -30,7 +30,7 @@ class Child(Generic[Message]):
     """
 
     def __init__(self, command: Sequence[str], parse: Callable[[str], Message | None], silence_s: float) -> None:
-        self.reason, self.failures = "it has written no line yet", 0
+        self.reason, self.failures = "it writes no line", 0
         self._command, self._parse, self._silence_s = list(command), parse, silence_s
         self._process: Popen[str] | None = None
         self._latest: tuple[float, float, Message] | None = None
