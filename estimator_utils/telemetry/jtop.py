@@ -130,7 +130,7 @@ def _value(part: Any, *path: str, scale: float = 1.0, low: float = -math.inf, hi
 
 
 def _rails(client: Any) -> dict[str, Any]:
-    """Return the rails by name; the total is one only where jtop says which rail it is."""
+    """Return the rails by name; the total is one only where jtop names its rail."""
     total = client.power.get("tot", {})
     return dict(client.power.get("rail", {})) | ({total["name"]: total} if "name" in total else {})
 

@@ -17,7 +17,7 @@ PERIOD_S = 1.5  # between two polls of the study
 
 
 class SourceError(RuntimeError):
-    """A source cannot be opened or read: says what was expected, what was found and what to do."""
+    """A source cannot be opened or read; the message has what was expected, what was found and what to do."""
 
 
 @dataclass(frozen=True)
