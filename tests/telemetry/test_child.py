@@ -2,6 +2,7 @@ import os
 import signal
 import sys
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -43,16 +44,13 @@ def test_each_message_is_given_once_and_lines_without_one_are_not():
 
 def test_a_child_that_ends_is_started_again_after_growing_pauses(monkeypatch):
     monkeypatch.setattr(child_module, "BACKOFF_S", (0.1, 0.2))
-    child = Child(["sh", "-c", "echo here; exit 3"], lambda line: None, silence_s=LONG_S)
-    failed_s = []
-    while len(failed_s) < 4:
-        child.latest(1.0)
-        if child.failures > len(failed_s):
-            failed_s.append(time.monotonic())
+    lines_s = []
+    child = Child(["sh", "-c", "echo here; exit 3"], lambda line: lines_s.append(time.monotonic()), silence_s=LONG_S)
+    until_failed(child, 4)
     child.close()
     child.close()
-    assert failed_s[1] - failed_s[0] > 0.1
-    assert failed_s[3] - failed_s[0] > 0.1 + 0.2 + 0.2
+    pauses_s = [b - a for a, b in pairwise(lines_s)]  # the thread that reads a line also waits after it
+    assert all(pause_s >= least_s for pause_s, least_s in zip(pauses_s, (0.1, 0.2, 0.2), strict=False))
     assert child.reason == "sh ended"
 
 

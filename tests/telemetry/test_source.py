@@ -1,44 +1,50 @@
-import threading
-import time
-from itertools import islice, pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator_utils.telemetry import source as source_module
 from estimator_utils.telemetry.source import Sample, Source, SourceError, polls, product
 
 
 class Made(Source):
-    """A source whose readings are numbered."""
+    """A source whose first reading takes a while."""
 
     name, missing = "made", {}
 
-    def __init__(self, live):
-        self.live, self.reads = live, 0
+    def __init__(self, live, clock=None, first_s=0.0):
+        self.live, self.clock, self.costs_s = live, clock, [first_s]
 
     def read(self):
         if not self.live:
             return super().read()
-        self.reads += 1
-        return Sample(time.monotonic(), power_w=float(self.reads))
+        self.clock.now_s += self.costs_s.pop() if self.costs_s else 0.0
+        return Sample(self.clock.now_s)
 
 
-def test_a_live_source_is_polled_at_its_pace_until_it_is_stopped():
-    source, stop = Made(live=True), threading.Event()
-    samples = list(islice(polls(source, 0.02, stop), 5))
-    assert [sample.power_w for sample in samples] == [1, 2, 3, 4, 5]
-    assert samples[-1].t_s - samples[0].t_s >= 4 * 0.02
-    stop.set()
-    assert list(polls(source, 0.02, stop)) == []
+class Clock:
+    """Time that passes only where it is waited for; also what stops the polls."""
+
+    def __init__(self, end_s):
+        self.now_s, self.end_s = 100.0, 100.0 + end_s
+
+    def is_set(self):
+        return self.now_s >= self.end_s
+
+    def wait(self, seconds):
+        self.now_s += max(seconds, 0.0)
+
+    def monotonic(self):
+        return self.now_s
 
 
-def test_polls_that_were_missed_are_not_caught_up():
-    times_s = []
-    for k, sample in enumerate(islice(polls(Made(live=True), 0.1), 4)):
-        times_s.append(sample.t_s)
-        time.sleep(0.35 if k == 0 else 0)  # longer than three periods
-    assert all(b - a > 0.09 for a, b in pairwise(times_s[1:]))
+@pytest.mark.parametrize(
+    ("first_s", "polled_s"), [(0.0, [0, 2, 4, 6, 8]), (1.5, [1.5, 2, 4, 6, 8]), (5.0, [5, 5, 7, 9])]
+)
+def test_polls_keep_their_pace_and_do_not_catch_up_on_those_that_were_missed(monkeypatch, first_s, polled_s):
+    clock = Clock(end_s=9.5)
+    monkeypatch.setattr(source_module, "time", clock)
+    samples = list(polls(Made(live=True, clock=clock, first_s=first_s), 2.0, clock))
+    assert [sample.t_s - 100 for sample in samples] == polled_s
 
 
 def test_a_log_is_iterated_and_not_polled():
