@@ -28,7 +28,7 @@ with jtop(interval={interval_s}) as client:
 """
 SYSFS_CLIENT = """
 import time
-from estimator_utils.telemetry import open_source
+from estimator_utils.telemetry.factories import open_source
 next_s = time.monotonic()
 with open_source("sysfs") as source:
     while True:
@@ -38,7 +38,7 @@ with open_source("sysfs") as source:
 """
 OURS = """
 import sys
-from estimator_utils.telemetry import open_source
+from estimator_utils.telemetry.factories import open_source
 source = open_source(sys.argv[1])
 source.read()
 print("ready", flush=True)

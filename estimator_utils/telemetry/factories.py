@@ -2,7 +2,7 @@
 
 ======================  ================================================================
 ``sysfs[:ROOT]``        the files of a Jetson; ROOT stands for /sys
-``jtop``                the jtop service, asked for a reading every 0.5 s; it has no DRAM
+``jtop``                the jtop service, read every 0.5 s; it has no DRAM
 ``tegrastats[:FILE]``   the program, or its log; ``FILE#SECONDS`` between undated lines
 ``smi:FILE``            a CSV log of nvidia-smi; ``FILE#GPU`` chooses one of several
 ``replay:DATA``         a recorded or virtual trace
@@ -41,29 +41,30 @@ def open_source(name: str, rail: str = DEFAULT_RAIL, period_s: float = PERIOD_S)
         Where the name is unknown, or what it names cannot be read.
     """
     kind, _, what = name.partition(":")
-    source = FACTORIES[kind](what, rail, period_s) if kind in FACTORIES else None
+    path, _, part = what.partition("#")
+    step_s = number(part or "1", 0.01, 3600)
+    factories: dict[str, Callable[[], Source | None]] = {  # None where the name has too much or too little
+        "sysfs": lambda: Sysfs(what or SYS, rail),
+        "jtop": lambda: None if what else Jtop(rail),
+        "tegrastats": lambda: _tegrastats(path, rail, step_s) if step_s else None,
+        "smi": lambda: SmiLog(path, part) if path else None,
+        "replay": lambda: open_replay(what, period_s) if what else None,
+        "auto": lambda: None if what else _first_with_power(rail),
+    }
+    source = factories.get(kind, lambda: None)()
     if source is None:
         raise SourceError(f"expected a source {FORMS}, found {name!r}")
     return source
 
 
-def _tegrastats(what: str, rail: str, _: float) -> Source | None:
-    path, _hash, seconds = what.partition("#")
-    step_s = number(seconds or "1", 0.01, 3600)
-    if step_s is None:
-        return None
+def _tegrastats(path: str, rail: str, step_s: float) -> Source:
     return TegrastatsLog(path, rail, step_s) if path else Tegrastats(rail)
 
 
-def _smi(what: str, _rail: str, _: float) -> Source | None:
-    path, _hash, gpu = what.partition("#")
-    return SmiLog(path, gpu) if path else None
-
-
-def _auto(what: str, rail: str, _: float) -> Source | None:
-    """Open the first source that answers a real query with power; that its library can be imported is not enough."""
+def _first_with_power(rail: str) -> Source:
+    """Open the first source that answers a query with power; that its library can be imported is not enough."""
     tried = []
-    for name in () if what else ("sysfs", "tegrastats", "jtop"):
+    for name in ("sysfs", "tegrastats", "jtop"):
         try:
             source = open_source(name, rail)
         except SourceError as error:
@@ -73,17 +74,4 @@ def _auto(what: str, rail: str, _: float) -> Source | None:
             return source
         tried.append(f"{name}: {source.missing.get('power_w', 'no power')}")
         source.close()
-    if tried:
-        raise SourceError("no source gives power here\n" + "\n".join(tried))
-    return None
-
-
-# Of what follows the name and its colon, the rail, and the period; None where the name cannot have that
-FACTORIES: dict[str, Callable[[str, str, float], Source | None]] = {
-    "sysfs": lambda root, rail, _: Sysfs(root or SYS, rail),
-    "jtop": lambda what, rail, _: None if what else Jtop(rail),
-    "tegrastats": _tegrastats,
-    "smi": _smi,
-    "replay": lambda data, _rail, period_s: open_replay(data, period_s) if data else None,
-    "auto": _auto,
-}
+    raise SourceError("no source gives power here\n" + "\n".join(tried))

@@ -5,6 +5,7 @@ import logging
 log = logging.getLogger(__name__)
 
 DST_S = 3600.0
+PAUSE_S = 60.0  # no usual step is as long
 
 
 class LogClock:
@@ -26,7 +27,7 @@ class LogClock:
             if step_s < 0 or abs(step_s - DST_S - self._step_s) <= 2 + self._step_s:
                 log.warning("%s: its clock was stepped by %+.0f s", self._name, step_s - self._step_s)
                 step_s = self._step_s
-            elif 0 < step_s < 60:
+            elif 0 < step_s < PAUSE_S:
                 self._step_s = step_s
         self._last_s = self._last_s if wall_s is None else wall_s
         self._t_s += step_s

@@ -1,7 +1,5 @@
 """Recorded and virtual traces as a source: what a monitor would have seen, had it polled then."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import math
@@ -23,8 +21,7 @@ STALE_INTERVALS = 2.5
 class Replay(Source):
     """A trace polled every ``period_s`` from ``phase_s`` after its first moment.
 
-    Each poll sees the latest reading of each channel, or None where that is stale. `identity` is what the trace's
-    dataset says, ``kind`` ("recorded" or "simulated") with it.
+    Each poll takes the latest reading of each channel, or None where that is stale.
     """
 
     live = False
@@ -39,7 +36,7 @@ class Replay(Source):
         phase_s: float = 0.0,
     ) -> None:
         if not (period_s > 0 and phase_s >= 0):
-            raise SourceError(f"{name}: expected a period > 0 s and a phase >= 0 s, found {period_s}, {phase_s}")
+            raise SourceError(f"{name}: expected period_s > 0 and phase_s >= 0, found {period_s} and {phase_s}")
         self.name, self.trace, self._metadata = name, trace, metadata
         self._period_s, self._phase_s = period_s, phase_s
         self._channels = {field: _Channel(trace.t_s, getattr(trace, field)) for field in FIELDS}
@@ -50,7 +47,7 @@ class Replay(Source):
             raise SourceError(f"{name}: the trace has no reading of power: nothing can be estimated from it")
 
     def identity(self) -> dict[str, Any]:
-        """Return device, rail, power mode and clocks of the trace's dataset, and its kind; None: not known."""
+        """Return the `IDENTITY_KEYS` of the trace's dataset and its ``kind``, "recorded" or "simulated"."""
         return {key: getattr(self._metadata, key, None) for key in (*IDENTITY_KEYS, "kind")}
 
     def fingerprint(self) -> str:
@@ -70,8 +67,8 @@ class _Channel:
     """The readings of one field, in the order of time."""
 
     def __init__(self, t_s: Sequence[float], values: Sequence[float | None]) -> None:
-        known = [(t, v) for t, v in zip(t_s, values, strict=True) if v is not None and math.isfinite(v)]
-        self.t_s, self._values = [t for t, _ in known], [v for _, v in known]
+        finite = [(t, v) for t, v in zip(t_s, values, strict=True) if v is not None and math.isfinite(v)]
+        self.t_s, self._values = [t for t, _ in finite], [v for _, v in finite]
         steps_s = [after - before for before, after in pairwise(self.t_s)]
         self._stale_s = STALE_INTERVALS * statistics.median(steps_s) if steps_s else 0.0
 

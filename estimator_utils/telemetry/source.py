@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ PERIOD_S = 1.5  # between two polls of the study
 
 
 class SourceError(RuntimeError):
-    """A source cannot be opened or read: says what was expected, what was found and what to do."""
+    """A source cannot be opened or read; the message has what was expected, what was found and what to do."""
 
 
 @dataclass(frozen=True)
@@ -70,19 +71,19 @@ class Source:
     missing: Mapping[str, str]
 
     def identity(self) -> dict[str, Any]:
-        """Return the `IDENTITY_KEYS`; the clocks are the mode's. None where board or log do not say."""
+        """Return the `IDENTITY_KEYS`; the clocks are the mode's. None where board or log do not have them."""
         return dict.fromkeys(IDENTITY_KEYS)
 
     def read(self) -> Sample:
-        """Return the latest reading of a live source; never an old one again; within a few seconds.
+        """Return the latest reading of a live source, each once, within a few seconds.
 
-        Once open, a lost sensor or service is no error: the sample has only its time, `missing` says why,
-        and the source keeps trying to come back.
+        Once open, a lost sensor or service is no error: the sample has only its time, `missing` has the reason,
+        and the source tries to read it again.
         """
         raise SourceError(f"{self.name} is a log: iterate over it")
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield the samples of a log until it ends; of a live source, as fast as they are asked for."""
+        """Yield the samples of a log until it ends; of a live source, as fast as they are taken."""
         while True:
             yield self.read()
 
@@ -98,6 +99,12 @@ class Source:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def product(*factors: float | None) -> float | None:
+    """Return the product of readings, or None where one is missing."""
+    present = [factor for factor in factors if factor is not None]
+    return math.prod(present) if len(present) == len(factors) else None
 
 
 def polls(source: Source, period_s: float, stop: threading.Event | None = None) -> Iterator[Sample]:

@@ -1,4 +1,4 @@
-"""The doubt about a GPU load of exactly 0."""
+"""A GPU load that stands at exactly 0 while the board works."""
 
 import math
 
@@ -14,7 +14,7 @@ REASON = (
 
 
 class StuckLoad:
-    """Tells whether the GPU load has been 0 for long while the rail draws well above its idle.
+    """Whether the GPU load has been 0 for long while the rail draws well above its idle.
 
     A stuck sensor is known for that (jetson_stats PR #889, #380). Where the GPU clock is at its idle value the load is
     believed, since then it is the CPU that draws the power: but only where the clock has been seen to move, since
@@ -27,7 +27,7 @@ class StuckLoad:
         self._zero_since_s: float | None = None
 
     def is_stuck(self, sample: Sample) -> bool:
-        """Take one reading and tell whether its load is to be believed no longer."""
+        """Take one reading; return whether its load is not believed any more."""
         power_w, clock_hz = sample.power_w or math.inf, sample.gpu_clock_hz or math.inf
         self._idle_w, self._idle_hz = min(self._idle_w, power_w), min(self._idle_hz, clock_hz)
         self._high_hz = max(self._high_hz, sample.gpu_clock_hz or 0.0)

@@ -4,8 +4,6 @@ Paths of L4T 32 to 39, as jetson-stats 7.2 and tegrastats use them. Nothing is k
 loaded again puts its files elsewhere.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -14,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from estimator_utils.telemetry.health import CheckedSource
-from estimator_utils.telemetry.source import DEFAULT_RAIL, Sample, SourceError
-from estimator_utils.telemetry.text import plausible_power_w
+from estimator_utils.telemetry.source import DEFAULT_RAIL, Sample, product
+from estimator_utils.telemetry.text import number, plausible_power_w
 
-SYS = "/sys"
-
+SYS = Path("/sys")
 # 128 bits, two transfers a cycle: true bytes a cycle of the memory clock. Orin Nano 8GB; derived from the
 # bus, not calibrated on a board. The 4GB module (p3767-0004) has half the bus and is left out.
 ORIN_NANO_BYTES_PER_CYCLE = 32
+# In the folder of an INA3221: where its rails are named, and beside it the files in mV and mA of that channel.
+RAIL_LAYOUTS = (
+    ("hwmon/*/in[123]_label", "in{}_input", "curr{}_input"),  # L4T 34 and later
+    ("iio:device*/rail_name_[0-9]", "in_voltage{}_input", "in_current{}_input"),  # 32
+)
 GPU_NAMES = ("gv11b", "gp10b", "ga10b", "gb10b", "gpu")
 GPU_FOLDERS = (
     "devices/platform/bus@0/17000000.gpu",  # L4T 36, 39
@@ -59,33 +61,29 @@ def read_text(path: Path) -> str | None:
         return None
 
 
-def read_number(path: str | None, low: float = 0, high: float = 1e12) -> float | None:
+def read_number(path: str | Path | None, low: float = 0, high: float = 1e12) -> float | None:
     """Return the number in a file of /sys, or None where it cannot be read or holds anything else."""
     if path is None:
         return None
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:  # the INA3221 waits for a conversion here, and may answer ENODATA, EAGAIN (read as None) or ETIMEDOUT
+        with open(path, "rb", buffering=0) as file:
+            text = file.read(64) or b""
     except OSError:
         return None
-    try:  # the INA3221 waits for a conversion here, and may answer ENODATA, EAGAIN or ETIMEDOUT
-        text = os.read(file, 64).strip()
-    except OSError:
-        return None
-    finally:
-        os.close(file)
-    digits = text[1:] if text.startswith(b"-") else text
-    if not digits.isdigit() or len(digits) > 18:  # isdigit of bytes: ASCII alone
-        return None
-    value = float(text)
-    return value if low <= value <= high else None
+    return number(text.decode("ascii", "replace"), low, high)
+
+
+def model(root: Path) -> str | None:
+    """Return the name of the board."""
+    return read_text(root / "firmware/devicetree/base/model") or None
 
 
 def bytes_per_cycle(root: Path) -> int | None:
-    """Return the bytes that one cycle of the memory clock moves, where the board is one that is known."""
-    tree = root / "firmware/devicetree/base"
-    if "Orin Nano" not in (read_text(tree / "model") or ""):
+    """Return the bytes that one cycle of the memory clock moves, where that is known of the board."""
+    if "Orin Nano" not in (model(root) or ""):
         return None
-    return None if "p3767-0004" in (read_text(tree / "compatible") or "") else ORIN_NANO_BYTES_PER_CYCLE
+    modules = read_text(root / "firmware/devicetree/base/compatible") or ""
+    return None if "p3767-0004" in modules else ORIN_NANO_BYTES_PER_CYCLE
 
 
 def power_mode(root: Path) -> str | None:
@@ -98,36 +96,28 @@ def power_mode(root: Path) -> str | None:
     return {int(key): name for key, name in names}.get(int(mode.group(1)))
 
 
-# Folder of the labels, their names, and the files of mV and mA: hwmon of L4T 34 and later, iio of L4T 32
-_LAYOUTS = (
-    ("hwmon/*/*", re.compile(r"in([123])_label"), "in{}_input", "curr{}_input"),
-    ("iio:device*/*", re.compile(r"rail_name_(.)"), "in_voltage{}_input", "in_current{}_input"),
-)
-
-
-def find_rails(root: Path) -> dict[str, list[tuple[str, str]]]:
-    """Return for each rail of the INA3221 monitors its files of voltage (mV) and current (mA).
+def find_rails(root: Path) -> list[tuple[str, Path, Path]]:
+    """Return each rail of the INA3221 monitors by its label, with its files of voltage (mV) and current (mA).
 
     Only this allow-list of drivers: ``power_supply`` and UCSI are no rails, the INA238 of Thor also measures
     what hangs behind its shunt. Unconnected channels and channel 7, a sum of shunt voltages, are skipped.
     """
-    rails: dict[str, list[tuple[str, str]]] = {}
+    rails = []
     for device in sorted((root / "bus/i2c/devices").glob("*")):
         if "ina3221" not in (read_text(device / "name") or "").lower():
             continue
-        for folder, pattern, volt, current in _LAYOUTS:
-            for label in sorted(device.glob(folder)):
-                match, rail = pattern.fullmatch(label.name), read_text(label)
-                if match and rail and "NC" not in rail:
-                    files = volt.format(match[1]), current.format(match[1])
-                    rails.setdefault(rail, []).append((str(label.with_name(files[0])), str(label.with_name(files[1]))))
+        for labels, *names in RAIL_LAYOUTS:
+            for label in device.glob(labels):
+                channel = re.sub(r"\D", "", label.name)
+                volt, current = (label.with_name(name.format(channel)) for name in names)
+                if (rail := read_text(label)) and "NC" not in rail:
+                    rails.append((rail, volt, current))
     return rails
 
 
-def read_power_w(volt: str, current: str) -> float | None:
+def read_power_w(volt: Path, current: Path) -> float | None:
     """Return a rail's power from its files in mV and mA."""
-    volt_mv, current_ma = read_number(volt, 0, 1e5), read_number(current, -1e6, 1e6)
-    return None if volt_mv is None or current_ma is None else volt_mv * current_ma * 1e-6
+    return product(read_number(volt, 0, 1e5), read_number(current, -1e6, 1e6), 1e-6)
 
 
 def find_gpu(root: Path) -> tuple[str | None, str | None]:
@@ -147,13 +137,12 @@ def find_readable(root: Path, files: Iterable[str]) -> tuple[str | None, str]:
     reason = f"found none of {', '.join(files)} under {root}: is debugfs mounted?"
     for file in files:
         try:  # os.access would look at the real user and overlook a capability
-            os.close(os.open(root / file, os.O_RDONLY | os.O_CLOEXEC))
+            (root / file).open("rb").close()
+            return str(root / file), f"{root / file} holds no number"
         except PermissionError:
             reason = f"{root / file} is {ROOT_ONLY}"
         except OSError:
             continue
-        else:
-            return str(root / file), f"{root / file} holds no number"
     return None, reason
 
 
@@ -169,20 +158,16 @@ class Sysfs(CheckedSource):
     live = True
 
     def __init__(self, root: str | Path = SYS, rail: str = DEFAULT_RAIL) -> None:
-        super().__init__("sysfs" if str(root) == SYS else f"sysfs:{root}")
-        self._root, self._rail = Path(root), rail
-        rails = find_rails(self._root)
-        if not rails:
-            raise SourceError(f"no INA3221 power monitor under {root}/bus/i2c/devices: is this a Jetson?")
-        if len(readers := rails.get(rail, [])) != 1:
-            raise SourceError(
-                f"expected one rail {rail!r} under {root}, found {len(readers)}; the board has"
-                f" {sorted(rails)}: name one as `rail`"
-            )
+        super().__init__("sysfs" if str(root) == str(SYS) else f"sysfs:{root}", rail)
+        self._root = Path(root)
         self._search()
+        if not self._rails:
+            self._refuse(f"no INA3221 power monitor under {root}/bus/i2c/devices: is this a Jetson?")
+        self._require_rail([name for name, *_ in self._rails])
 
     def _search(self) -> None:
-        self._power = find_rails(self._root).get(self._rail, [])
+        self._rails = find_rails(self._root)
+        self._power = [files for name, *files in self._rails if name == self._rail]
         self._load, devfreq = find_gpu(self._root)
         self._clock, self._clock_max = devfreq and f"{devfreq}/cur_freq", devfreq and f"{devfreq}/max_freq"
         self._rate, no_rate = find_readable(self._root, EMC_RATE_FILES)
@@ -201,9 +186,8 @@ class Sysfs(CheckedSource):
 
     def identity(self) -> dict[str, Any]:
         """Return the board's model, its power mode and the highest clocks the mode allows."""
-        return {
-            "device": read_text(self._root / "firmware/devicetree/base/model") or None,
-            "rail": self._rail,
+        return super().identity() | {
+            "device": model(self._root),
             "power_mode": power_mode(self._root),
             "gpu_clock_hz": read_number(self._clock_max, 1),
             "emc_clock_hz": read_number(find_readable(self._root, EMC_MAX_FILES)[0], 1),
@@ -216,15 +200,14 @@ class Sysfs(CheckedSource):
         t_s, wall_s = (before_s + time.monotonic()) / 2, time.time()
         load = read_number(self._load, 0, 1000)
         rate_hz = read_number(self._rate, 1)
-        active_khz = read_number(self._activity)
-        per_cycle = self._bytes_per_cycle
+        active_hz = product(read_number(self._activity), 1000)
         sample = Sample(
             t_s=t_s,
             wall_s=wall_s,
             power_w=plausible_power_w(power_w, self._rail),
             gpu_util=None if load is None else load / 1000,
-            dram_activity=None if active_khz is None or rate_hz is None else active_khz * 1000 / rate_hz,
-            dram_bytes_per_s=None if active_khz is None or per_cycle is None else active_khz * 1000 * per_cycle,
+            dram_activity=None if active_hz is None or rate_hz is None else active_hz / rate_hz,
+            dram_bytes_per_s=product(active_hz, self._bytes_per_cycle),
             gpu_clock_hz=read_number(self._clock, 1),
             emc_clock_hz=rate_hz,
             source=self.name,

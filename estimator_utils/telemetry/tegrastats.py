@@ -1,7 +1,5 @@
 """NVIDIA's tegrastats: the running program, or a log of it, of any release since L4T 28."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,13 +10,12 @@ from typing import Any
 from estimator_utils.telemetry.child import Child
 from estimator_utils.telemetry.health import CheckedSource
 from estimator_utils.telemetry.log_clock import LogClock
-from estimator_utils.telemetry.source import DEFAULT_RAIL, Sample, SourceError
-from estimator_utils.telemetry.sysfs import ORIN_NANO_BYTES_PER_CYCLE, bytes_per_cycle, power_mode, read_text
+from estimator_utils.telemetry.source import DEFAULT_RAIL, Sample, product
+from estimator_utils.telemetry.sysfs import ORIN_NANO_BYTES_PER_CYCLE, SYS, bytes_per_cycle, model, power_mode
 from estimator_utils.telemetry.text import number, plausible_power_w, read_lines, unix_time_s
 
 INTERVAL_S = 0.5  # of the program we start: half of the usual second, so that a poll finds a new line
 COMMAND = ("tegrastats", "--interval", f"{1000 * INTERVAL_S:.0f}")
-SYS = Path("/sys")
 SILENCE_S = 10.0  # its timeout, far above the interval: a slow line is no fault
 RAILS_128_BIT = {"VDD_IN", "VDD_CPU_GPU_CV", "VDD_SOC"}  # with a zone "tj": Orin Nano, Orin NX
 
@@ -33,7 +30,7 @@ _POWER = re.compile(r"(?<!\S)([A-Z]\w*) (\d+)(?:mW)?/\d+(?:mW)?(?:/\d+(?:mW)?)?(
 
 @dataclass(frozen=True)
 class Line:
-    """What one line says; None where it does not."""
+    """The readings of one line; None where it has none."""
 
     wall_s: float | None = None
     power_mw: dict[str, float] = field(default_factory=dict)
@@ -73,15 +70,14 @@ def _share(pattern: re.Pattern[str], text: str, high: float) -> tuple[float | No
     if not (match := pattern.search(text)):
         return None, None
     percent, mhz = number(match.group(1) or "", 0, high), number(match.group(3) or "", 1, 1e5)
-    return None if percent is None else percent / 100, None if mhz is None else mhz * 1e6
+    return None if percent is None else percent / 100, product(mhz, 1e6)
 
 
-class _Reader(CheckedSource):
+class _Lines(CheckedSource):
     """What the program and its log have in common."""
 
     def __init__(self, name: str, rail: str) -> None:
-        super().__init__(name)
-        self._rail = rail
+        super().__init__(name, rail)
         emc = "the line has no share of the EMC or no clock with it: run tegrastats as root"
         self._reasons = {
             "power_w": f"the line has no rail {rail}, or 0 W",
@@ -90,35 +86,29 @@ class _Reader(CheckedSource):
             "dram_bytes_per_s": f"{emc}; bytes a memory cycle are known for Orin Nano 8GB and NX only",
         }
 
-    def identity(self) -> dict[str, Any]:
-        """Return the rail: the lines say nothing else."""
-        return super().identity() | {"rail": self._rail}
-
-    def _check(self, line: Line | None, reason: str) -> None:
+    def _require_line(self, line: Line | None, reason: str) -> None:
         if line is None:
-            raise SourceError(f"{self.name}: expected lines as 'RAM 2147/7620MB ...', found none: {reason}")
-        if (found := line.power_mw) and self._rail not in found:
-            raise SourceError(f"{self.name}: expected rail {self._rail!r}, found {sorted(found)}: name one as `rail`")
+            self._refuse(f"expected lines as 'RAM 2147/7620MB ...', found none: {reason}")
+        if line.power_mw:
+            self._require_rail(line.power_mw)
 
-    def _sample(self, line: Line, t_s: float, wall_s: float | None, gone: str = "") -> Sample:
-        power_mw, bytes_per_s = line.power_mw.get(self._rail), None
-        if line.emc_share is not None and line.emc_clock_hz is not None and line.bus_bytes is not None:
-            bytes_per_s = line.emc_share * line.emc_clock_hz * line.bus_bytes
+    def _sample(self, line: Line, t_s: float, wall_s: float | None, lost: str = "") -> Sample:
+        power_mw = line.power_mw.get(self._rail)
         sample = Sample(
             t_s=t_s,
             wall_s=wall_s,
             power_w=plausible_power_w(None if power_mw is None else power_mw / 1000, self._rail),
             gpu_util=line.gpu_util,
             dram_activity=line.emc_share,
-            dram_bytes_per_s=bytes_per_s,
+            dram_bytes_per_s=product(line.emc_share, line.emc_clock_hz, line.bus_bytes),
             gpu_clock_hz=line.gpu_clock_hz,
             emc_clock_hz=line.emc_clock_hz,
             source=self.name,
         )
-        return self.checked(sample, dict.fromkeys(self._reasons, gone) if gone else self._reasons)
+        return self.checked(sample, dict.fromkeys(self._reasons, lost) if lost else self._reasons)
 
 
-class TegrastatsLog(_Reader):
+class TegrastatsLog(_Lines):
     """A log of tegrastats; ``t_s`` counts from its first line.
 
     Its dates have whole seconds: lines of one second are spread over it. Without dates, before JetPack 5, the
@@ -135,14 +125,12 @@ class TegrastatsLog(_Reader):
     def __init__(self, path: str | Path, rail: str = DEFAULT_RAIL, step_s: float = 1.0) -> None:
         super().__init__(f"tegrastats:{path}", rail)
         self._path, self._step_s = Path(path), step_s
-        self._check(next(self._lines(), None), "is this a log of tegrastats?")
+        self._require_line(next(self._lines(), None), "is this a log of tegrastats?")
 
     def _lines(self) -> Iterator[Line]:
-        for text in read_lines(self._path):
-            # The last line of a program that was killed may be cut in the middle of a number.
-            whole = text if text.endswith("\n") else text.rpartition(" ")[0]
-            if line := parse_line(whole):
-                yield line
+        # The last line of a program that was killed may be cut in the middle of a number.
+        whole = (text if text.endswith("\n") else text.rpartition(" ")[0] for text in read_lines(self._path))
+        yield from filter(None, map(parse_line, whole))
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield one sample a line."""
@@ -157,13 +145,13 @@ class TegrastatsLog(_Reader):
                 yield self._sample(line, t_s + part_s, wall_s + part_s)
 
 
-class Tegrastats(_Reader):
+class Tegrastats(_Lines):
     """The running program, started and watched as a child process; without root it has no EMC.
 
     Raises
     ------
     SourceError
-        Where it cannot be started, says nothing, or not the rail.
+        Where it cannot be started, writes no line, or not the rail.
     """
 
     live = True
@@ -172,22 +160,17 @@ class Tegrastats(_Reader):
         super().__init__("tegrastats", rail)
         self._bus_bytes = bytes_per_cycle(SYS)
         self._child = Child(command, parse_line, SILENCE_S)
-        try:
-            self._check(self._child.latest(SILENCE_S)[2], self._child.reason)
-        except SourceError:
-            self.close()
-            raise
+        self._require_line(self._child.latest(SILENCE_S)[2], self._child.reason)
 
     def identity(self) -> dict[str, Any]:
-        """Return the rail, and what the board's own files say."""
-        device = read_text(SYS / "firmware/devicetree/base/model") or None
-        return super().identity() | {"device": device, "power_mode": power_mode(SYS)}
+        """Return the rail, and what the board's own files tell."""
+        return super().identity() | {"device": model(SYS), "power_mode": power_mode(SYS)}
 
     def read(self) -> Sample:
         """Return the latest line's reading, stamped as it came, or after a while only the time."""
         t_s, wall_s, line = self._child.latest(3 * INTERVAL_S)
-        gone = "" if line else f"no new line: {self._child.reason}"
-        return self._sample(replace(line or Line(), bus_bytes=self._bus_bytes), t_s, wall_s, gone)
+        lost = "" if line else f"no new line: {self._child.reason}"
+        return self._sample(replace(line or Line(), bus_bytes=self._bus_bytes), t_s, wall_s, lost)
 
     def close(self) -> None:
         """End the program."""

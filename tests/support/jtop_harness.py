@@ -37,7 +37,7 @@ mount -o remount,bind,ro /
 echo ready
 exec sleep infinity
 """
-START_S = 15.0
+START_S = 60.0
 
 
 def why_not():

@@ -116,7 +116,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
 
 
 def test_a_period_of_zero_is_refused():
-    with pytest.raises(SourceError, match="period > 0"):
+    with pytest.raises(SourceError, match="period_s > 0"):
         Replay("toy", a_trace(), period_s=0)
 
 

@@ -1,10 +1,8 @@
 """tegrastats lines of every release, as they were published, and logs of them.
 
-The program itself runs on Jetsons only: here a script speaks its published lines in its place. Row numbers
-are those of the list of public bug reports.
+The program itself runs on Jetsons only: here a script writes its published lines instead.
 """
 
-import random
 import sys
 import time
 from datetime import datetime
@@ -14,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator_utils.telemetry import common, tegrastats
+from estimator_utils.telemetry import child, tegrastats
 from estimator_utils.telemetry.factories import open_source
 from estimator_utils.telemetry.source import SourceError
 from estimator_utils.telemetry.tegrastats import Tegrastats, TegrastatsLog, parse_line
@@ -119,7 +117,7 @@ ORIN = LINES["Orin Nano, root, 15 W"][0]
 
 
 @pytest.mark.parametrize("board", LINES)
-def test_rows_4_and_16_every_published_form_is_read(board):
+def test_every_published_form_is_read(board):  # jetson_stats PR #894, beszel #286 and #1631
     text, rails, gpu_share, gpu_mhz, emc_share, emc_mhz = LINES[board]
     line = parse_line(text)
     assert line.power_mw == rails
@@ -130,7 +128,7 @@ def test_rows_4_and_16_every_published_form_is_read(board):
 
 
 @pytest.mark.parametrize("board", LINES)
-def test_row_17_an_unknown_token_is_skipped_alone(board):
+def test_an_unknown_token_is_skipped_alone(board):  # datadog-agent #52046
     text = LINES[board][0]
     known = parse_line(text)
     words = text.split(" ")
@@ -140,7 +138,7 @@ def test_row_17_an_unknown_token_is_skipped_alone(board):
             assert parse_line(" ".join(words_with if where > 2 else [*words, token])) == known
 
 
-def test_row_5_two_gpus_are_not_added():
+def test_two_gpus_are_not_added():  # jetson_stats #362
     assert parse_line("RAM 1/1MB GR3D_FREQ 40%@305 GR3D2_FREQ 40%@305").gpu_util == 0.4
     assert parse_line("RAM 1/1MB GR3D2_FREQ 40%@305").gpu_util is None
 
@@ -153,7 +151,7 @@ def test_a_share_above_100_of_the_emc_is_not_clamped_and_one_of_the_gpu_is_no_sh
 @pytest.mark.parametrize(
     ("token", "share", "mhz"),
     [
-        ("EMC_FREQ 0%", None, None),  # JetPack 5 says so to all but root
+        ("EMC_FREQ 0%", None, None),  # JetPack 5 writes so to all but root
         ("EMC_FREQ 7%", 0.07, None),
         ("EMC_FREQ 0%@2133", 0.0, 2133),
         ("EMC_FREQ @2133", None, 2133),
@@ -169,16 +167,6 @@ def test_unknown_emc_is_kept_apart_from_zero(token, share, mhz):
 @pytest.mark.parametrize("text", ["", "\n", "sudo: tegrastats: command not found", "VDD_IN 1mW/1mW", "RAM"])
 def test_other_lines_are_none(text):
     assert parse_line(text) is None
-
-
-@pytest.fixture
-def utc(monkeypatch):
-    """A zone without daylight saving: the log's own zone has it."""
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "UTC")
-        time.tzset()
-        yield
-    time.tzset()
 
 
 def write(path, lines, end="\n"):
@@ -208,13 +196,13 @@ def test_bytes_are_unknown_on_other_boards(tmp_path):
     assert "Orin Nano" in source.missing["dram_bytes_per_s"]
 
 
-def test_row_7_the_input_rail_and_its_children_are_not_summed(tmp_path):
+def test_the_input_rail_and_its_children_are_not_summed(tmp_path):  # jetson_stats #51
     path = write(tmp_path / "log", [LINES["Nano, JetPack 4"][0]])
     assert next(iter(open_source(f"tegrastats:{path}", rail="POM_5V_IN"))).power_w == 1.537
     assert next(iter(open_source(f"tegrastats:{path}", rail="POM_5V_GPU"))).power_w == 0.0  # gated, truly
 
 
-def test_row_6_another_rail_is_refused_and_none_made_up(tmp_path):
+def test_another_rail_is_refused_and_none_made_up(tmp_path):  # jetson_stats #344
     path = write(tmp_path / "log", [LINES["AGX Orin, JetPack 6"][0]])
     with pytest.raises(SourceError, match=r"'VDD_CPU_GPU_CV'.*VDD_CPU_CV.*VDD_GPU_SOC.*VIN_SYS_5V0"):
         open_source(f"tegrastats:{path}")
@@ -237,21 +225,6 @@ def test_lines_of_one_second_are_spread_and_steps_of_two_are_normal(tmp_path):
     day = "10-08-2026 04:35:"
     path = write(tmp_path / "log", stamped(*(f"{day}{s:02}" for s in (1, 2, 2, 3, 3, 5, 6))))
     assert [sample.t_s for sample in TegrastatsLog(path)] == [0, 1, 1.5, 2, 2.5, 4, 5]
-
-
-@pytest.mark.parametrize(
-    "around", [("03-29-2026 01:59:59", "03-29-2026 03:00:00"), ("10-25-2026 02:59:59", "10-25-2026 02:00:00")]
-)
-def test_a_step_of_the_clock_is_seen_and_not_taken_for_time(tmp_path, around, utc):
-    path = write(tmp_path / "log", stamped(*around))
-    first, second = TegrastatsLog(path)
-    assert second.t_s - first.t_s == 1
-    assert abs(second.wall_s - first.wall_s) > 3590
-
-
-def test_a_pause_is_a_pause(tmp_path):
-    path = write(tmp_path / "log", stamped("10-08-2026 04:35:02", "10-08-2026 05:20:02"))
-    assert [sample.t_s for sample in TegrastatsLog(path)] == [0, 2700]
 
 
 def test_undated_lines_are_a_step_apart(tmp_path):
@@ -282,9 +255,7 @@ def test_a_file_without_lines_is_refused(tmp_path, content):
         open_source(f"tegrastats:{path}")
 
 
-def test_no_file_and_a_bad_step_are_refused(tmp_path):
-    with pytest.raises(SourceError, match="No such file"):
-        open_source(f"tegrastats:{tmp_path / 'log'}")
+def test_a_bad_step_is_refused(tmp_path):
     with pytest.raises(SourceError, match=r"#SECONDS.*#soon"):
         open_source(f"tegrastats:{tmp_path / 'log'}#soon")
 
@@ -307,21 +278,6 @@ def test_fuzz_tokens_in_any_order_make_no_number_of_a_missing_reading(tokens):
         assert "VDD_CPU_GPU_CV" not in line.power_mw
 
 
-@given(st.binary(max_size=300), st.integers(0, 2**32))
-def test_fuzz_a_log_is_read_or_refused(tmp_path_factory, noise, seed):
-    rng = random.Random(seed)
-    path = tmp_path_factory.getbasetemp() / "fuzz.log"
-    damaged = bytearray((ORIN + "\n").encode() * 3)
-    for _ in range(rng.randrange(8)):
-        damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-    path.write_bytes(noise + bytes(damaged) + noise)
-    try:
-        samples = list(TegrastatsLog(path))
-    except SourceError:
-        return
-    assert all(b.t_s >= a.t_s for a, b in pairwise(samples))
-
-
 SCRIPT = """
 import sys, time
 lines = {lines!r}
@@ -335,14 +291,27 @@ def program(lines, step_s=0.05, then_s=60.0):
     return [sys.executable, "-c", SCRIPT.format(lines=lines, step_s=step_s, then_s=then_s)]
 
 
+LONG_S = 60.0  # for a machine that is busy with other work; what is awaited comes at once
+
+
 @pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(common, "BACKOFF_S", (0.05, 0.1))
-    monkeypatch.setattr(tegrastats, "SILENCE_S", 1.0)
+def quick(monkeypatch):
+    monkeypatch.setattr(child, "BACKOFF_S", (0.05, 0.1))
+    monkeypatch.setattr(tegrastats, "SILENCE_S", LONG_S)
     monkeypatch.setattr(tegrastats, "INTERVAL_S", 0.05)
 
 
-def test_the_program_is_read_line_by_line(impatient):
+def until(source, power_w):
+    """Read until the power is as wanted; return the reasons why it was missing on the way."""
+    reasons, deadline_s = set(), time.monotonic() + LONG_S
+    while source.read().power_w != power_w:
+        assert time.monotonic() < deadline_s, reasons
+        reasons.add(source.missing.get("power_w", ""))
+    return reasons | {source.missing.get("power_w", "")}
+
+
+def test_the_program_is_read_line_by_line(quick, monkeypatch):
+    monkeypatch.setattr(tegrastats, "INTERVAL_S", LONG_S / 3)  # a read waits for as long
     lines = [ORIN.replace("7104mW", f"{7000 + k}mW") for k in range(200)]
     with Tegrastats(command=program(lines, step_s=0.02)) as source:
         samples = [source.read() for _ in range(5)]
@@ -351,28 +320,23 @@ def test_the_program_is_read_line_by_line(impatient):
     assert all(b.t_s > a.t_s for a, b in pairwise(samples))
 
 
-def test_a_program_that_ends_is_a_gap_and_is_started_again(impatient):
+def test_a_program_that_ends_is_a_gap_and_is_started_again(quick):
     with Tegrastats(command=program([ORIN] * 3, then_s=0.0)) as source:
-        samples, reasons = [], set()
-        for wanted in (7.104, None, 7.104):
-            for _ in range(50):
-                samples.append(source.read())
-                reasons.add(source.missing.get("power_w", ""))
-                if samples[-1].power_w == wanted:
-                    break
-    assert samples[-1].power_w == 7.104
-    assert None in [sample.power_w for sample in samples]
-    assert any(reason.startswith("no new line: ") and reason.endswith(" ended") for reason in reasons)
+        until(source, 7.104)
+        while not source._child.failures:
+            until(source, None)
+        assert any(reason.startswith("no new line: ") and reason.endswith(" ended") for reason in until(source, None))
+        until(source, 7.104)
+        assert "power_w" not in source.missing
 
 
-def test_a_program_that_falls_silent_is_a_gap(impatient):
+def test_a_program_that_falls_silent_is_a_gap(quick):
     with Tegrastats(command=program([ORIN] * 4)) as source:
-        samples = [source.read() for _ in range(8)]
-    assert samples[-1].power_w is None
-    assert "power_w" in source.missing
+        until(source, None)
+        assert source.missing["power_w"].startswith("no new line: ")
 
 
-def test_no_program_a_silent_one_and_another_rail_are_refused(impatient):
+def test_no_program_one_without_lines_and_another_rail_are_refused(quick):
     with pytest.raises(SourceError, match="cannot start no-such-program"):
         Tegrastats(command=["no-such-program"])
     with pytest.raises(SourceError, match="found none: true ended"):

@@ -1,8 +1,4 @@
-"""The sysfs source on trees of every known layout, the choice of a source, and what all sources share.
-
-Row numbers are those of the list of public bug reports that the project keeps; `ELSEWHERE` names the rows
-that concern no source of this package.
-"""
+"""The sysfs source on trees of every known layout; what bug reports elsewhere ask for is named beside the tests."""
 
 import math
 import os
@@ -11,8 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -20,39 +14,12 @@ from hypothesis import strategies as st
 
 from estimator_utils.datasets import registry
 from estimator_utils.datasets.dataset import Trace
-from estimator_utils.telemetry import common
-from estimator_utils.telemetry import sysfs as jetson
-from estimator_utils.telemetry.child import Child
+from estimator_utils.telemetry import stuck_load, sysfs
 from estimator_utils.telemetry.factories import open_source
-from estimator_utils.telemetry.health import SensorHealth
-from estimator_utils.telemetry.log_clock import LogClock
-from estimator_utils.telemetry.source import DEFAULT_RAIL, Sample, SourceError
-from estimator_utils.telemetry.sysfs import Sysfs
-from estimator_utils.telemetry.text import number, plausible_power_w
+from estimator_utils.telemetry.source import DEFAULT_RAIL, SourceError
 from tests.support.player import I2C, MODEL, STEP_W, Board, Player
 
-NVML = "a live NVML source, which comes later"
-DCGM = "DCGM, which no source here reads"
-ELSEWHERE = {
-    18: "integrating power and stating so is the sessions' work; no source here has an energy counter",
-    20: NVML,
-    22: NVML,
-    24: NVML,
-    25: DCGM,
-    27: DCGM,
-    28: DCGM,
-    31: NVML,
-    36: DCGM,
-}
 READINGS = ("power_w", "gpu_util", "dram_activity", "dram_bytes_per_s", "gpu_clock_hz", "emc_clock_hz")
-
-
-def test_every_row_of_the_bug_reports_is_tested_or_listed():
-    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
-    names = re.findall(r"def test_(?:row_\d+|rows(?:_\d+)+_and_\d+)_", text)
-    tested = {int(row) for name in names for row in re.findall(r"\d+", name)}
-    assert tested.isdisjoint(ELSEWHERE)
-    assert tested | set(ELSEWHERE) == set(range(1, 37))
 
 
 @pytest.fixture
@@ -75,8 +42,9 @@ def opened(board, **options):
     return open_source(f"sysfs:{board.root}", **options)
 
 
+# jetson_stats #238, #470: the files moved between releases
 @pytest.mark.parametrize("release", [36, 35, 32])
-def test_rows_1_2_and_9_the_readings_of_every_layout(tmp_path, release):
+def test_the_readings_of_every_layout(tmp_path, release):
     board = Board(tmp_path / "sys", release)
     source = opened(board)
     board.set(power_w=7.1, gpu_util=0.987, dram_bytes_per_s=50e9)
@@ -84,14 +52,16 @@ def test_rows_1_2_and_9_the_readings_of_every_layout(tmp_path, release):
     assert sample.power_w == pytest.approx(7.1, abs=STEP_W / 2)
     assert sample.gpu_util == 0.987
     assert sample.dram_bytes_per_s == pytest.approx(50e9, abs=16_000)
-    assert sample.dram_activity == pytest.approx(50e9 / 32 / 3199e6, rel=1e-6)  # 49 %, of which jtop makes 0
+    assert sample.dram_activity == pytest.approx(
+        50e9 / 32 / 3199e6, rel=1e-6
+    )  # 49 %, of which jtop makes 0: jetson_stats #715
     assert sample.emc_clock_hz == 3199e6
     assert sample.gpu_clock_hz == 918e6
     assert source.missing == {}
     assert sample.source == source.name
 
 
-def test_the_board_says_what_it_is(board):
+def test_the_identity_is_the_board_s(board):
     assert opened(board).identity() == {
         "device": MODEL,
         "rail": DEFAULT_RAIL,
@@ -101,7 +71,7 @@ def test_the_board_says_what_it_is(board):
     }
 
 
-def test_what_the_board_does_not_say_is_none(board):
+def test_an_identity_that_the_board_has_not_is_none(board):
     for path in ("firmware/devicetree/base/model", "../etc/nvpmodel.conf"):
         board.remove(path)
     shutil.rmtree((board.root / board.clock).parent)
@@ -109,7 +79,7 @@ def test_what_the_board_does_not_say_is_none(board):
     assert (identity["device"], identity["power_mode"], identity["gpu_clock_hz"]) == (None, None, None)
 
 
-def test_row_2_without_any_path_the_memory_is_unknown_and_said(board):
+def test_without_any_path_the_memory_is_missing_with_a_reason(board):  # jetson_stats #470
     board.remove(board.activity)
     source = opened(board)
     sample = source.read()
@@ -142,7 +112,7 @@ def test_bytes_are_unknown_where_the_bus_is(board, path, value):
 
 READ_AS_USER = """
 import sys
-from estimator_utils.telemetry import open_source
+from estimator_utils.telemetry.factories import open_source
 source = open_source("sysfs:" + sys.argv[1])
 sample = source.read()
 print(sample.power_w is not None, sample.gpu_util is not None, sample.dram_activity is not None)
@@ -153,7 +123,7 @@ print(source.missing.get("dram_activity", ""))
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without it")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
 @pytest.mark.parametrize("granted", [False, True])
-def test_a_user_has_all_but_the_memory_and_is_told_what_grants_it(board, granted):
+def test_a_user_has_all_but_the_memory_and_the_reason_names_what_grants_it(board, granted):
     capability = "+dac_read_search"
     drop = "-all" if not granted else capability
     (board.root / "kernel/debug").chmod(0o700)
@@ -169,14 +139,15 @@ def test_a_user_has_all_but_the_memory_and_is_told_what_grants_it(board, granted
     assert ("AmbientCapabilities=CAP_DAC_READ_SEARCH" in reason) != granted
 
 
+# jetson_stats #344, and Thor's INA238 (NVIDIA forum 366461)
 @pytest.mark.parametrize("rail", ["VIN", "VDD_GPU_SOC", "NC", "sum of shunt voltages", ""])
-def test_rows_6_and_35_a_rail_that_is_not_there_is_refused(board, rail):
+def test_a_rail_that_is_not_there_is_refused(board, rail):
     # The input monitor of Thor's carrier board measures more than the module: it is no rail here.
     board.put("bus/i2c/devices/2-0044/name", "ina238")
     for name, value in (("in1_input", 12000), ("curr1_input", 5000), ("power1_input", 60_000_000)):
         board.put(f"bus/i2c/devices/2-0044/hwmon/hwmon2/{name}", value)
     board.put(f"{I2C}/hwmon/hwmon1/in3_label", "NC")
-    with pytest.raises(SourceError, match=r"\['VDD_CPU_GPU_CV', 'VDD_IN'\]: name one with --rail"):
+    with pytest.raises(SourceError, match=r"\['VDD_CPU_GPU_CV', 'VDD_IN'\]: name one as `rail`"):
         opened(board, rail=rail)
 
 
@@ -187,7 +158,7 @@ def test_two_rails_of_one_name_are_refused(board):
         opened(board)
 
 
-def test_row_8_power_supplies_are_no_rails(board):
+def test_power_supplies_are_no_rails(board):  # jetson_stats PR #900
     for name, value in (("type", "USB"), ("voltage_now", 5_000_000), ("current_now", 3_000_000)):
         board.put(f"class/power_supply/ucsi-source-psy-1/{name}", value)
     assert opened(board).read().power_w == pytest.approx(0.642, abs=STEP_W / 2)
@@ -195,14 +166,14 @@ def test_row_8_power_supplies_are_no_rails(board):
         opened(board, rail="ucsi-source-psy-1")
 
 
-def test_row_7_a_rail_is_itself_and_no_sum(board):
+def test_a_rail_is_itself_and_no_sum(board):  # jetson_stats #51
     board.set(power_w=5.0)
     own, all_of_it = opened(board), opened(board, rail="VDD_IN")
     assert own.read().power_w == pytest.approx(5.0, abs=STEP_W / 2)
     assert all_of_it.read().power_w == pytest.approx(5.0 + 5.072 * 0.808, abs=STEP_W / 2)
 
 
-def test_row_5_two_devices_with_the_same_load_are_one_gpu(board):
+def test_two_devices_with_the_same_load_are_one_gpu(board):  # jetson_stats #362
     board.set(gpu_util=0.4)
     folder = board.root / "class/devfreq"
     (folder / "zz.gpu").symlink_to(os.readlink(folder / "17000000.gpu"))
@@ -220,7 +191,7 @@ def test_row_5_two_devices_with_the_same_load_are_one_gpu(board):
         ("rate", {"emc_clock_hz", "dram_activity"}),
     ],
 )
-def test_row_10_garbage_in_a_file_is_a_missing_reading_of_its_own(board, file, fields, content):
+def test_garbage_in_a_file_is_a_missing_reading_of_its_own(board, file, fields, content):  # jetson_stats #556, #567
     board.set(power_w=5.0, gpu_util=0.5, dram_bytes_per_s=1e9)
     path = board.current(2) if file == "current" else getattr(board, file)
     source = opened(board)
@@ -234,7 +205,7 @@ def test_row_10_garbage_in_a_file_is_a_missing_reading_of_its_own(board, file, f
 
 
 def test_a_reading_that_comes_back_is_no_longer_missing(board, monkeypatch, caplog):
-    monkeypatch.setattr(jetson, "SEARCH_AGAIN_S", 0.0)
+    monkeypatch.setattr(sysfs, "SEARCH_AGAIN_S", 0.0)
     source = opened(board)
     shutil.move(board.root / I2C / "hwmon/hwmon1", board.root / I2C / "hwmon/hwmon7")  # its driver came again
     assert source.read().power_w is None
@@ -243,15 +214,13 @@ def test_a_reading_that_comes_back_is_no_longer_missing(board, monkeypatch, capl
     assert len([message for message in caplog.messages if "no power_w" in message]) == 1
 
 
-def test_row_19_0_w_from_a_rail_that_is_never_off_is_missing(board):
+def test_0_w_from_a_rail_that_is_never_off_is_missing(board):  # codecarbon #378, #393, #608
     source = opened(board)
     board.put(board.current(2), 0)
     assert source.read().power_w is None
-    for rail, power_w in (("VDD_GPU", 0.0), ("POM_5V_GPU", 0.0), ("VDD_IN", None), ("VDD_SOC", None)):
-        assert plausible_power_w(0.0, rail) == power_w
 
 
-def test_row_34_a_sample_is_stamped_within_its_reading(board):
+def test_a_sample_is_stamped_within_its_reading(board):  # nvitop #65
     source = opened(board)
     for _ in range(20):
         before_s, wall_s = time.monotonic(), time.time()
@@ -260,8 +229,8 @@ def test_row_34_a_sample_is_stamped_within_its_reading(board):
         assert wall_s - 0.001 <= sample.wall_s <= time.time()
 
 
-def test_row_3_a_load_of_0_at_high_power_is_doubted(board, monkeypatch):
-    monkeypatch.setattr(common, "DOUBT_S", 0.05)
+def test_a_load_of_0_at_high_power_is_not_believed(board, monkeypatch):  # jetson_stats PR #889
+    monkeypatch.setattr(stuck_load, "DOUBT_S", 0.05)
     source = opened(board)
     source.read()
     board.set(power_w=6.0, gpu_util=0.9)
@@ -276,68 +245,11 @@ def test_row_3_a_load_of_0_at_high_power_is_doubted(board, monkeypatch):
     assert "gpu_util" not in source.missing
 
 
-@pytest.mark.parametrize("clock_hz", [None, 918e6])  # a clock that jetson_clocks holds says nothing of the load
-def test_row_3_a_load_of_0_at_high_power_is_doubted_at_a_constant_clock(clock_hz):
-    missing = SensorHealth("test")
-    got = [
-        missing.check(Sample(1.5 * k, power_w=7.0 if k >= 100 else 0.64, gpu_util=0.0, gpu_clock_hz=clock_hz), {})
-        for k in range(200)
-    ]
-    assert [sample.gpu_util for sample in got] == [0.0] * 140 + [None] * 60
-
-
-def logged_of(caplog, lost, hours, field="power_w"):
-    """What is logged, with its minute, of a field that is lost at the minutes that ``lost`` names."""
-    missing, found = SensorHealth("test"), []
-    for minute in range(60 * hours):
-        caplog.clear()
-        reading = {} if lost(minute) else {field: 0.5}
-        missing.check(Sample(60.0 * minute, **reading), {field: "the wire is cut"})
-        found += [(minute, message.removeprefix("test: ")) for message in caplog.messages]
-    return found
-
-
-def test_a_loss_and_the_return_are_logged_each_time(caplog):
-    assert logged_of(caplog, lambda minute: 10 <= minute < 20 or 100 <= minute < 130, 4) == [
-        (10, "no power_w: the wire is cut"),
-        (20, "power_w is back after 600 s"),
-        (100, "no power_w: the wire is cut"),
-        (130, "power_w is back after 1800 s"),
-    ]
-
-
-def test_a_flickering_reading_is_logged_once_an_hour(caplog):
-    found = logged_of(caplog, lambda minute: minute % 2 == 1, 10)
-    assert len([minute for minute, message in found if "cut" in message]) == 10
-    assert len(found) == 20
-
-
-def test_a_loss_right_after_a_return_is_logged_if_it_lasts(caplog):
-    assert logged_of(caplog, lambda minute: minute == 5 or minute > 10, 3)[2:] == [
-        (65, "no power_w: the wire is cut, for 3240 s now")
-    ]
-
-
-@pytest.mark.parametrize(("field", "times"), [("power_w", 4), ("gpu_util", 4), ("dram_bytes_per_s", 1)])
-def test_what_estimates_need_is_asked_for_again_each_day(caplog, field, times):
-    found = logged_of(caplog, lambda minute: True, 73, field)
-    assert [minute for minute, _ in found] == [24 * 60 * day for day in range(times)]
-
-
-@given(st.lists(st.tuples(st.floats(0.1, 20), st.floats(0, 1), st.booleans())))
-def test_only_an_exact_0_is_ever_doubted(rows):
-    missing = SensorHealth("test")
-    for k, (power_w, load, clock) in enumerate(rows):
-        given_ = Sample(t_s=30.0 * k, power_w=power_w, gpu_util=load, gpu_clock_hz=9e8 if clock else None)
-        got = missing.check(given_, {})
-        assert got == given_ or (load == 0 and got.gpu_util is None and got.power_w == power_w)
-
-
 @given(st.binary(max_size=40))
 def test_fuzz_a_file_is_a_plain_number_or_missing(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "value"
     path.write_bytes(content)
-    value = jetson.read_number(str(path), 0, 1e12)
+    value = sysfs.read_number(str(path), 0, 1e12)
     plain = re.fullmatch(rb"[ \t\n\r\f\v]*[+-]?[0-9]{1,18}(\.[0-9]{1,18})?[ \t\n\r\f\v]*", content)
     assert value is None or (plain and value == float(content) and 0 <= value <= 1e12)
 
@@ -367,101 +279,9 @@ def test_fuzz_a_tree_is_read_or_refused(tree, contents):
             file.write_bytes(content)
 
 
-def test_a_machine_that_is_no_jetson_is_said(tmp_path):
+def test_a_machine_that_is_no_jetson_is_refused(tmp_path):
     with pytest.raises(SourceError, match="is this a Jetson"):
         open_source(f"sysfs:{tmp_path}")
-
-
-@pytest.mark.parametrize("name", ["", "nvml", "sysfs2", "smi", "replay", "auto:x", "jtop:fast", "tegrastats:x#0"])
-def test_an_unknown_source_is_refused(name):
-    with pytest.raises(SourceError, match="expected"):
-        open_source(name)
-
-
-def test_row_15_a_source_is_chosen_by_a_reading_and_not_by_its_library(board, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys.modules["estimator_utils.telemetry"], "SYS", str(board.root))
-    with open_source("auto") as source:
-        assert isinstance(source, Sysfs)
-    board.put(board.current(2), 0)  # all there, and no reading
-    pytest.importorskip("jtop")  # a library that imports
-    if os.path.exists("/run/jtop.sock"):
-        pytest.skip("a real jtop runs here")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SourceError, match=r"(?s)sysfs: .*0 W.*tegrastats: .*cannot start.*jtop: .*not active"):
-        open_source("auto")
-    script = tmp_path / "tegrastats"
-    line = "RAM 1/7620MB VDD_CPU_GPU_CV 7104mW/4944mW"
-    script.write_text(f"#!/bin/sh\nwhile :; do echo '{line}'; /bin/sleep 0.1; done\n")
-    script.chmod(0o755)
-    with open_source("auto") as source:
-        assert source.name == "tegrastats"
-
-
-def test_row_23_each_sample_names_its_source(board, tmp_path):
-    assert opened(board).read().source == f"sysfs:{board.root}"
-    log = tmp_path / "smi.csv"
-    log.write_text("timestamp, power.draw [W]\n2025/07/27 00:34:45.155, 90 W\n")
-    assert next(iter(open_source(f"smi:{log}"))).source == f"smi:{log}"
-
-
-@given(st.lists(st.one_of(st.none(), st.floats(-1e9, 1e9)), min_size=1))
-def test_the_time_of_a_log_never_falls(stamps):
-    clock = LogClock("log")
-    times_s = [clock(stamp) for stamp in stamps]
-    assert times_s[0] == 0
-    assert all(b >= a for a, b in pairwise(times_s))
-
-
-@pytest.mark.parametrize("text", ["", " ", "0x1", "1,5", "--1", "+-1", "1e5", "inf", "NaN", "1_000", "²", "1.", ".5"])
-def test_what_is_no_plain_number_is_missing(text):
-    assert number(text, -1e9, 1e9) is None
-
-
-def test_a_child_that_ends_is_started_again_after_growing_pauses(monkeypatch):
-    monkeypatch.setattr(common, "BACKOFF_S", (0.1, 0.2))
-    child = Child(["sh", "-c", "echo here; exit 3"], lambda line: None, silence_s=1.0)
-    failed_s = []
-    while len(failed_s) < 4:
-        child.newest(1.0)
-        if child.failures > len(failed_s):
-            failed_s.append(time.monotonic())
-    child.close()
-    child.close()
-    assert failed_s[1] - failed_s[0] > 0.1
-    assert failed_s[3] - failed_s[0] > 0.1 + 0.2 + 0.2
-    assert child.reason == "sh ended"
-
-
-def test_a_descendant_that_holds_the_pipe_stops_neither_the_watchdog_nor_the_end(monkeypatch):
-    monkeypatch.setattr(common, "BACKOFF_S", (0.05, 0.05))
-    child = Child(["sh", "-c", "sleep 100 & echo here; exit"], str, silence_s=0.3)
-    deadline_s = time.monotonic() + 5
-    while child.failures < 2 and time.monotonic() < deadline_s:
-        child.newest(0.1)
-    assert child.failures >= 2
-    assert child.reason == "silent for 0.3 s"
-    child.newest(1.0)
-    began_s = time.monotonic()
-    child.close()
-    assert time.monotonic() - began_s < 1.0
-
-
-def test_a_descendant_that_left_the_group_does_not_stop_the_end(monkeypatch):
-    monkeypatch.setattr(common, "CLOSE_S", 0.2)
-    child = Child(["sh", "-c", "setsid sleep 2 & echo here; exec sleep 100"], str, silence_s=60.0)
-    assert child.newest(2.0)[2] == "here\n"
-    began_s = time.monotonic()
-    child.close()
-    assert time.monotonic() - began_s < 1.0
-
-
-def test_a_parser_that_raises_is_a_failure_with_its_reason(monkeypatch):
-    monkeypatch.setattr(common, "BACKOFF_S", (0.05, 0.05))
-    child = Child(["sh", "-c", "echo no number; exec sleep 100"], float, silence_s=60.0)
-    while child.failures < 2:
-        assert child.newest(5.0)[2] is None
-    assert child.reason.startswith("its reader failed: ValueError: could not convert string to float")
-    child.close()
 
 
 def rows_of(trace):
