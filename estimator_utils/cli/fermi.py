@@ -3,7 +3,7 @@
 import inspect
 from argparse import ArgumentParser, Namespace
 
-from estimator_utils import outside
+from estimator_utils.counting import fermi as outside
 from estimator_utils.cli.options import show
 
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from estimator_utils import outside
+from estimator_utils.counting import fermi as outside
 from estimator_utils.cli.main import main
-from estimator_utils.outside import BLOCK, Architecture
+from estimator_utils.counting.fermi import BLOCK, Architecture
 from estimator_utils.truth import flops
 from tests.support.decoder import Decoder, small_cnn
 

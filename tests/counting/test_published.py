@@ -1,6 +1,6 @@
 """Published tables reproduced by `outside`; what does not reproduce is asserted as such, with the reason.
 
-``oracles/``: GPT-3 (arXiv 2005.14165) Table D.1; Chinchilla (2203.15556) Table A4; Megatron-LM (2104.04473) Tables
+``data/published/``: GPT-3 (arXiv 2005.14165) Table D.1; Chinchilla (2203.15556) Table A4; Megatron-LM (2104.04473) Tables
 1 and 2; Korthikanti (2205.05198) Table 5; chip-hours of LLaMA (2302.13971) Table 15, Llama 2 (2307.09288) Table 2,
 Llama 3.1 (its model card), BLOOM, OPT, PaLM (2204.02311) and GPT-3 (Patterson 2021, 2104.10350, Table 4).
 """
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from estimator_utils import outside
-from estimator_utils.outside import BLOCK, Architecture
+from estimator_utils.counting import fermi as outside
+from estimator_utils.counting.fermi import BLOCK, Architecture
 
-ORACLES = Path(__file__).parent / "oracles"
+ORACLES = Path(__file__).resolve().parents[2] / "data" / "published"
 MEGATRON_SEQUENCE, MEGATRON_VOCABULARY = 2048, 51200
 GPT3_175B = (96, 12288, 96)  # layers, width, heads
 MT_NLG_530B = (105, 20480, 128)

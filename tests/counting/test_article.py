@@ -1,6 +1,6 @@
 """Liu, Fermi Estimation for Neural Networks (2023): every worked answer, within its rounding or named as an error.
 
-``oracles/fermi_article.csv`` holds its premises and its printed answers, each with its digits and a verdict:
+``data/published/fermi_article.csv`` holds its premises and its printed answers, each with its digits and a verdict:
 ``agrees``; ``rounded step``, where only the article's own rounded intermediate steps lead to it; ``error``.
 """
 
@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from estimator_utils import outside
+from estimator_utils.counting import fermi as outside
 
-with (Path(__file__).parent / "oracles" / "fermi_article.csv").open(newline="", encoding="utf-8") as file:
+with (Path(__file__).resolve().parents[2] / "data" / "published" / "fermi_article.csv").open(newline="", encoding="utf-8") as file:
     ROWS = list(csv.DictReader(file))
 PREMISE = SimpleNamespace(**{row["key"]: float(row["value"]) for row in ROWS if row["kind"] == "premise"})
 PRINTED = {row["key"]: row for row in ROWS if row["kind"] == "answer"}
