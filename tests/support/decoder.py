@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from estimator_utils.outside import Architecture
+from estimator_utils.counting.architecture import Architecture
 
 
 class Block(nn.Module):
