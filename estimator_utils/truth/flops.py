@@ -150,7 +150,9 @@ def fused_attention(cast: Callable[[Any], Any] = lambda tensor: tensor) -> Abstr
     ``cast`` is applied to query, key and value, as autocast would.
     """
 
-    def attention(q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0, causal: bool = False) -> Any:
+    def attention(  # noqa: PLR0913 (the signature of the function that it stands for)
+        q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0, causal: bool = False
+    ) -> Any:
         # (B, S, H, D) is the kernel's own layout; the public function takes (B, H, S, D) in both.
         kernel = torch.ops.aten._scaled_dot_product_efficient_attention
         return kernel(cast(q), cast(k), cast(v), mask, True, dropout, causal)[0]
