@@ -258,7 +258,6 @@ def test_the_wheel_with_the_extra_study_calibrates_and_evaluates_as_the_clone(en
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="notebook 05 still imports the modules of the flat package")
 def test_the_wheel_with_the_extra_notebooks_executes_one(environment):
     folder = environment("notebooks")
     estimator(folder, "notebooks", "--only", "05", "--output", folder / "out")
