@@ -3,14 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator_utils.datasets.dataset import Dataset, Metadata
 from estimator_utils.datasets.study_format import DRAM_COUNTER_FACTOR
 from estimator_utils.estimation import estimators
-from estimator_utils.estimation.baselines import regress
 from estimator_utils.estimation.equations import StudyEquation, leave_one_out_rms
 from estimator_utils.estimation.fitting import RunArrays, estimate_runs
 from tests.support import fits, reference, synthetic
@@ -116,21 +113,6 @@ def test_runs_are_taken_by_position(runs):
     assert taken.energy_net_j.tolist() == runs.energy_net_j.to_numpy()[[[2, 0], [1, 1]]].tolist()
 
 
-@pytest.mark.parametrize("equation", [1, 2])
-def test_leading_axes_are_fitted_each_for_itself(equation):
-    tables = [synthetic.runs(12, seed, noise=0.04) for seed in range(6)]
-    single = np.array([fit(table, equation) for table in tables])
-    stacked = RunArrays(
-        *(
-            np.stack([getattr(RunArrays.of(table), name) for table in tables]).reshape(2, 3, 12)
-            for name in RunArrays.__dataclass_fields__
-        )
-    )
-    found = np.stack(fits.fit(stacked, equation), axis=-1)
-    assert found.shape == (2, 3, 3)
-    assert found.reshape(6, 3) == pytest.approx(single, rel=1e-12)
-
-
 def test_the_cost_of_traffic_is_never_negative():
     """Traffic that seems to save energy costs nothing, and the cost of a TFLOP is the mean, as in the study."""
     runs = synthetic.runs(14, 3, e_per_tb_j=-60.0)
@@ -184,76 +166,6 @@ def test_energies_that_no_cost_of_a_flop_explains_are_refused(runs, equation):
         fit(runs.assign(energy_net_j=-runs.energy_net_j), equation)
 
 
-# A calibration says what it belongs to
-
-
-def dataset(runs: pd.DataFrame) -> Dataset:
-    about = Metadata("bench-trial1", kind="simulated", device="a board", rail="VDD", power_mode="15W")
-    return Dataset(about, runs, "f" * 64)
-
-
-def test_a_calibration_carries_its_data_and_recipe(runs):
-    c = estimators.calibrate(dataset(runs), runs[:14], StudyEquation(1, overhead_max_w=6.0))
-    e, b, p = fit(runs[:14], 1, 6.0)
-    assert c.constants == {"e_per_tflop_j": e, "e_per_tb_j": b, "p_overhead_w": p}
-    about = c.identity
-    assert (about.device, about.rail, about.power_mode, about.precision) == ("a board", "VDD", "15W", "fp32")
-    assert (about.dataset, about.dataset_sha256, about.idle_power_w) == ("bench-trial1", "f" * 64, 0.642)
-    assert (c.n_runs, c.recipe.endswith("0 to 6 W")) == (14, True)
-    assert "e_per_tb_j" not in estimators.calibrate(dataset(runs), runs, StudyEquation(2)).constants
-
-
-def test_a_baseline_that_was_not_noted_is_not_known(runs):
-    assert (
-        estimators.calibrate(dataset(runs), runs.assign(idle_power_w=np.nan), StudyEquation(2)).identity.idle_power_w
-        is None
-    )
-
-
-def test_one_calibration_takes_one_precision(runs):
-    runs.loc[4, "precision"] = "tf32"
-    with pytest.raises(ValueError, match="one precision, found fp32, tf32: name one as `precision`"):
-        estimators.calibrate(dataset(runs), runs, StudyEquation(2))
-
-
-@few
-@given(seeds, equations)
-def test_a_calibration_estimates_what_the_constants_predict(seed, equation):
-    runs = synthetic.runs(14, seed, noise=0.05)
-    r = RunArrays.of(runs)
-    c = estimators.calibrate(dataset(runs), runs, StudyEquation(equation))
-    expected = fits.predict(r, equation)
-    for row, estimate in zip(runs.itertuples(), expected, strict=True):
-        assert c.estimate(row).tflop == pytest.approx(estimate, rel=1e-12)
-    assert estimate_runs(c, runs) == pytest.approx(expected, rel=1e-12)
-
-
-# The regressions in one line
-
-
-@pytest.mark.parametrize("dram", [False, True])
-def test_the_regression_is_weighted_least_squares_of_flop_on_readings(runs, dram):
-    columns = ["energy_net_j", *(["dram_tb"] if dram else []), "duration_s"]
-    weighted = sm.WLS(runs.truth_tflop, runs[columns], weights=runs.truth_tflop**-2.0).fit()
-    ours = regress(runs, dram)
-    assert ours.params.to_dict() == pytest.approx(weighted.params.to_dict(), rel=1e-9)
-    assert ours.bse.to_dict() == pytest.approx(weighted.bse.to_dict(), rel=1e-9)
-    assert ours.condition_number > 1
-    assert len(ours.get_influence().hat_matrix_diag) == len(runs)
-
-
-def test_a_regression_recovers_planted_constants_beyond_any_grid():
-    runs = synthetic.runs(14, 2, e_per_tflop_j=5.0, e_per_tb_j=40.0, p_overhead_w=7.0)
-    assert np.array(fits.regression_constants(regress(runs, True))) == pytest.approx((5, 40, 7))
-    runs = synthetic.runs(14, 2, e_per_tflop_j=5.0, e_per_tb_j=0.0, p_overhead_w=7.0)
-    assert np.array(fits.regression_constants(regress(runs, False))) == pytest.approx((5, 0, 7))
-
-
-def test_a_regression_needs_more_runs_than_parameters(runs):
-    with pytest.raises(ValueError, match="3 parameters need more than 3 runs, found 3"):
-        regress(runs[:3], True)
-
-
 # The study's numbers
 
 
@@ -303,28 +215,6 @@ def test_the_study_s_calibration_belongs_where_it_was_measured(study_trials, fro
 def test_the_plain_loop_gives_the_study_s_constants_too(frontiers, trial, equation):
     runs = frontiers[trial]
     assert fit(runs, equation) == pytest.approx(tuple(reference.fit(rows(runs), equation)), rel=1e-11)
-
-
-@pytest.mark.recorded
-def test_in_sample_the_regression_on_energy_and_time_is_eq_2(frontiers):
-    e, _, p = fits.regression_constants(regress(frontiers[0], dram=False))
-    assert (f"{e:.3f}", f"{p:.3f}") == ("5.728", "3.747")
-
-
-@pytest.mark.recorded
-def test_the_diagnosis_of_the_three_regressions(frontiers):
-    """The F-test of the DRAM term and the runs that lean hardest, as first read off the three sweeps."""
-    first = regress(frontiers[0], True).get_influence()
-    assert f"{first.cooks_distance[0].max():.2f}" == "0.97"
-    p_values = []
-    for runs in frontiers:
-        wide, narrow = regress(runs, True), regress(runs, False)
-        p_values.append(wide.compare_f_test(narrow)[1])
-        leverage = pd.Series(wide.get_influence().hat_matrix_diag, index=runs.run)
-        assert leverage.idxmax() == "d640_b8_s64_L3"
-        assert 0.445 < leverage.max() < 0.615
-    assert [round(p, 3) for p in p_values[:2]] == [0.011, 0.005]
-    assert round(p_values[2], 2) == 0.25
 
 
 @pytest.mark.recorded
