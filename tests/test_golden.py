@@ -8,6 +8,8 @@ import pytest
 
 from tests.support import golden
 
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
+
 
 @pytest.fixture(scope="module")
 def expected() -> dict:

@@ -18,6 +18,8 @@ from estimator_utils.monitor.log import LogError
 from tests.support.kill9 import BELONGS, three_sessions
 from tests.support.monitored import EQ1, a_replay, belonging, rows_of, set_to
 
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
+
 
 @pytest.fixture
 def folder(tmp_path):

@@ -7,6 +7,8 @@ import pytest
 
 from estimator_utils.cli.main import main
 
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
+
 
 def test_the_module_runs_as_a_program():
     words = [sys.executable, "-m", "estimator_utils", "evaluate", "nowhere.csv", "--equation", "1"]

@@ -15,6 +15,8 @@ import torch
 from estimator_utils.truth import flops
 from estimator_utils.truth.workload import Workload
 
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
+
 WORKLOAD = ["workload", "--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--d-ff", "24", "--seq-len", "8"]
 
 

@@ -22,6 +22,8 @@ from tests.support import jtop_harness
 from tests.support.kill9 import SETTINGS, three_sessions
 from tests.support.monitored import EQ2, a_replay, live_rows, rows_of, set_to
 
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
+
 WHY_NO_NAMESPACES = jtop_harness.why_not()
 
 

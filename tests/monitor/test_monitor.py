@@ -26,6 +26,8 @@ from tests.support.kill9 import BELONGS, SETTINGS, three_sessions
 from tests.support.monitored import EQ1, EQ2, IDLE_W, a_replay, belonging, cut, live_rows, rows_of, set_to
 from tests.support.player import MODEL, Board, play
 
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
+
 TRUTH_TFLOP, ENERGY_J = 364.20, 4117.0
 WHY_NO_NAMESPACES = jtop_harness.why_not()
 WHY_NO_JTOP = WHY_NO_NAMESPACES

@@ -15,6 +15,8 @@ from estimator_utils.telemetry.source import Sample
 from tests.support.kill9 import SETTINGS, three_sessions
 from tests.support.monitored import EQ1, a_replay, cut, rows_of, set_to
 
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
+
 
 def test_sessions_are_plotted_and_samples_exported(tmp_path):
     path = tmp_path / "log.sqlite"

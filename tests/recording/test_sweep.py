@@ -24,6 +24,8 @@ from tests.support.coupled_board import BUSY, IDLE, coupled_board, training_proc
 from tests.support.kill9 import three_sessions
 from tests.support.player import MODEL, STEP_W, Board
 
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
+
 SWEEP = [
     Workload(d_model=d, n_layers=1, d_ff=64, seq_len=32, batch_size=4, steps=380 - 4 * d) for d in (16, 32, 48, 64)
 ]

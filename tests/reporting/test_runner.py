@@ -14,6 +14,8 @@ from estimator_utils.reporting import report, runner
 from estimator_utils.reporting.report import Report
 from estimator_utils.reporting.runner import NotebookError
 
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
+
 PARAMETERS = 'dataset = "bench"  # collection\nseed = 3'
 
 

@@ -18,6 +18,8 @@ from estimator_utils.truth.flops import FUSED_BACKWARD, MATH_BACKWARD, FlopCount
 from estimator_utils.truth.training import Transformer
 from estimator_utils.truth.workload import Workload, read_sweep
 
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
+
 TINY = Workload(d_model=16, n_layers=2, n_heads=2, d_ff=24, seq_len=8, batch_size=2)
 GPT3 = Workload(d_model=12288, n_layers=96, n_heads=96, d_ff=49152, seq_len=2048, batch_size=1)
 

@@ -19,6 +19,8 @@ from estimator_utils.virtual.orin_nano import DRIFT, RAIL_V
 from tests.support import fits
 from tests.support.workloads import LARGE, TINY
 
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
+
 
 @pytest.fixture(scope="module")
 def study_sweep() -> pd.DataFrame:

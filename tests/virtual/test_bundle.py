@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from estimator_utils.cli.main import main
 from estimator_utils.datasets import registry
 from estimator_utils.virtual.bundle import BUNDLE
+
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
 
 ROOT = Path(__file__).resolve().parents[2]
 

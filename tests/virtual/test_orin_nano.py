@@ -18,6 +18,8 @@ from estimator_utils.virtual.orin_nano import FITTED
 from tests.support.workloads import TINY
 from tools import fit_virtual_board as tool
 
+pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
