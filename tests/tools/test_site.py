@@ -192,8 +192,8 @@ def test_a_fault_is_seen(tmp_path, html, fault):
 def test_an_array_is_named_briefly_in_signatures(tmp_path):
     site._write_api("estimator_utils.estimation.equations", tmp_path)
     page = parsed(next(tmp_path.rglob("equations.html")))
-    signature = page.select_one("#Constants\\.predict .signature").text
-    assert "energy_j: float64 array" in signature
+    signature = page.select_one("#leave_one_out_rms .signature").text
+    assert "grid_w: float64 array" in signature
     assert "ndarray" not in signature
     parameters = page.select_one("#leave_one_out_rms .docstring")
     assert [item.text for item in parameters.select("h6")] == ["Parameters", "Returns"]
