@@ -9,13 +9,14 @@ import json
 import sqlite3
 import subprocess
 import sys
+import timeit
 
 import numpy as np
 import pytest
 
 from estimator_utils.estimation.calibration import Calibration
 from estimator_utils.monitor.integrate import energy_j
-from estimator_utils.monitor.log import SessionLog
+from estimator_utils.monitor.log import SessionLog, read_sessions
 from estimator_utils.monitor.monitor import Monitor, Settings
 from estimator_utils.monitor.sessions import find_sessions
 from estimator_utils.telemetry.source import Sample, Source
@@ -95,17 +96,20 @@ def test_memory_is_small_and_flat_over_a_week(benchmark, tmp_path):
     assert samples < 2 * DAY_POLLS + 2000
 
 
+class Polls(Source):
+    """A source that is polled by hand."""
+
+    name, live, missing = "polls", False, {}
+
+    def identity(self):
+        return {}
+
+    def head(self):
+        return ""
+
+
 @pytest.mark.parametrize("logged", [True, False])
 def test_time_of_a_poll(benchmark, tmp_path, logged):
-    class Polls(Source):
-        name, live, missing = "polls", False, {}
-
-        def identity(self):
-            return {}
-
-        def head(self):
-            return ""
-
     log = SessionLog(tmp_path / "log.sqlite") if logged else None
     monitor, samples = Monitor(Polls(), SETTINGS, log), itertools.cycle(week())
     benchmark(lambda: monitor.poll(next(samples)))
@@ -132,3 +136,27 @@ def test_a_day_streamed_beside_numpy_over_whole_columns(benchmark, method):
     found_j = benchmark(method, samples if method is streamed_j else columns)
     assert found_j == pytest.approx(whole_columns_j(columns))
     assert len(found_j) == 3
+
+
+LISTING_MAX_RATIO = 20
+
+
+def test_listing_a_weeks_sessions_beside_the_bare_query(benchmark, tmp_path):
+    path = tmp_path / "log.sqlite"
+    log = SessionLog(path)
+    monitor = Monitor(Polls(), SETTINGS, log)
+    for sample in week():
+        monitor.poll(sample)
+    log.close()
+
+    def bare():
+        database = sqlite3.connect(path)
+        rows = database.execute("SELECT * FROM sessions ORDER BY id").fetchall()
+        database.close()
+        return rows
+
+    assert len(benchmark.pedantic(read_sessions, args=(path,), rounds=50, warmup_rounds=1)) == len(bare()) > 0
+    bare_s = min(timeit.repeat(bare, number=1, repeat=50))
+    ratio = benchmark.stats.stats.min / bare_s
+    print(f"\nListing {len(bare())} sessions in {path.stat().st_size / 1e6:.0f} MB: {ratio:.1f} x the query")
+    assert ratio < LISTING_MAX_RATIO
