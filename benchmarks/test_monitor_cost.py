@@ -14,18 +14,18 @@ import timeit
 import numpy as np
 import pytest
 
-from estimator_utils.estimation.calibration import Calibration
 from estimator_utils.monitor.integrate import energy_j
 from estimator_utils.monitor.log import SessionLog, read_sessions
 from estimator_utils.monitor.monitor import Monitor, Settings
 from estimator_utils.monitor.sessions import find_sessions
 from estimator_utils.telemetry.source import Sample, Source
+from tests.support import fits
 
 MEMORY_MAX_MB, GROWTH_MAX_MB = 60.0, 1.0
 DAY_POLLS = 57_600
 IDLE_W = 0.642048
 BELONGS = {"device": "made up", "rail": "made up", "power_mode": "made up", "precision": "fp32"}
-SETTINGS = Settings(Calibration(1, 5.6113, 1.4625, 61.468, idle_power_w=IDLE_W, **BELONGS), declared=BELONGS)
+SETTINGS = Settings((fits.equation(1, 5.6113, 1.4625, 61.468, idle_power_w=IDLE_W, **BELONGS),), declared=BELONGS)
 
 
 def week(days=7):
@@ -51,6 +51,7 @@ from benchmarks.test_monitor_cost import *
 class Week(Source):
     name, live, missing, trace = "week", False, {}, None
     def identity(self): return {}
+    def fingerprint(self): return ""
     def close(self): pass
     def __iter__(self): return week()
 
@@ -104,7 +105,7 @@ class Polls(Source):
     def identity(self):
         return {}
 
-    def head(self):
+    def fingerprint(self):
         return ""
 
 
