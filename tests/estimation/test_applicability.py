@@ -38,6 +38,3 @@ def test_the_gate_does_not_guess():
     assert len(passing_gate(unread, gate=0)) == 3
     with pytest.raises(DatasetError, match=r"precision is empty in \['run0'\]"):
         passing_gate(synthetic.runs(2).assign(precision=[None, "fp32"]))
-
-
-# The study's records

@@ -198,8 +198,9 @@ GOOD = {"version": 2, "estimator": "eq2", "constants": {"e_per_tflop_j": 5.0, "p
 def test_what_is_not_a_calibration_is_refused_by_name_with_what_to_do(tmp_path, text):
     path = tmp_path / "c.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValueError, match=r"c\.json is not a calibration: .*; make one with calibrate"):
+    with pytest.raises(ValueError, match=r"c\.json is not a calibration: .*; make one with calibrate") as caught:
         Calibration.load(path)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["e_per_tflop_j", "p_overhead_w", "e_per_tb_j", "idle_power_w"])
