@@ -14,7 +14,7 @@ from estimator_utils.virtual import kernels as virtual_kernels
 from estimator_utils.virtual.orin_nano import FITTED
 from estimator_utils.virtual.timeline import timeline
 
-LIMIT_S = 60.0
+FASTER = 100  # times than the board that it stands for
 ONE = Workload(d_model=256, n_layers=3, seq_len=128, batch_size=8, steps=2000)
 
 
@@ -50,8 +50,9 @@ def test_the_whole_sweep(benchmark):
 
     runs = benchmark.pedantic(sweep, rounds=1)
     assert len(runs) == 26
-    benchmark.extra_info["simulated_s"] = sum(run.row["duration_s"] for run in runs)
-    assert benchmark.stats.stats.max < LIMIT_S
+    simulated_s = sum(run.row["duration_s"] for run in runs)
+    benchmark.extra_info["simulated_s"] = simulated_s
+    assert simulated_s > FASTER * benchmark.stats.stats.max
 
 
 def test_it_agrees_with_the_plain_walk_and_outruns_it(benchmark):
