@@ -58,12 +58,13 @@ def test_an_interrupted_command_ends_at_once_and_in_one_line(during):
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while during == "counting" and len(children.read_text().split()) < 2:  # one tracks resources, one counts
+            assert process.poll() is None, process.stderr.read()
             time.sleep(0.2)
         time.sleep(0.2)  # it has been told its task
         if during == "training":
             process.stderr.read(1)  # of the progress bar
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "")
     assert err.endswith("interrupted\n")
     assert "Traceback" not in err
