@@ -8,8 +8,6 @@ import pytest
 
 from tests.support import golden
 
-pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
-
 
 @pytest.fixture(scope="module")
 def expected() -> dict:
@@ -21,6 +19,7 @@ def found(tmp_path_factory) -> dict:
     return golden.answers(tmp_path_factory.mktemp("golden"))
 
 
+@pytest.mark.slow
 def test_every_command_answers_as_before(expected, found):
     assert golden.differences(expected, found) == []
 

@@ -18,8 +18,6 @@ from estimator_utils.monitor.log import LogError
 from tests.support.kill9 import BELONGS, three_sessions
 from tests.support.monitored import EQ1, a_replay, belonging, rows_of, set_to
 
-pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
-
 
 @pytest.fixture
 def folder(tmp_path):
@@ -37,6 +35,7 @@ def command(folder, *more):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_json_line_a_session(folder):
     done = subprocess.run(command(folder, "--json", "--speed", "0"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -52,6 +51,7 @@ def test_the_command_prints_one_json_line_a_session(folder):
     assert "TFLOP (Eq. 1)" in listed.stdout
 
 
+@pytest.mark.slow
 def test_sigterm_ends_cleanly_and_keeps_the_open_session(folder):
     process = subprocess.Popen(
         command(folder, "--speed", "20"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -78,6 +78,7 @@ def test_sigterm_ends_cleanly_and_keeps_the_open_session(folder):
     assert [row["energy_net_j"] for row in rows] == pytest.approx([row["energy_net_j"] for row in reference], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_one_line_and_status_1(folder):
     belonging(EQ1, power_mode="15W").save(folder / "eq1.json")
     done = subprocess.run(command(folder, "--speed", "0"), capture_output=True, text=True)
@@ -110,6 +111,7 @@ def test_a_slip_on_the_command_line_is_one_line_and_status_1(folder, capsys, wor
     assert expected in err
 
 
+@pytest.mark.slow
 def test_the_live_view_is_drawn_in_a_terminal_only(folder):
     master, slave = pty.openpty()
     process = subprocess.Popen(command(folder, "--speed", "0"), stdout=slave, stderr=subprocess.DEVNULL)

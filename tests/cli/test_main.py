@@ -16,8 +16,6 @@ from tests.support.repository import ROOT
 
 EVALUATE = ["evaluate", "orin-nano-virtual-trial1", "--equation", "1"]
 
-pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
-
 
 @pytest.fixture
 def failing(monkeypatch, command):

@@ -8,8 +8,6 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from estimator_utils.reporting import runner
 
-pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
-
 
 @pytest.mark.parametrize(
     ("words", "expected"),

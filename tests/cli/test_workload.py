@@ -15,11 +15,10 @@ import torch
 from estimator_utils.truth import flops
 from estimator_utils.truth.workload import Workload
 
-pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
-
 WORKLOAD = ["workload", "--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--d-ff", "24", "--seq-len", "8"]
 
 
+@pytest.mark.slow
 def test_workload_counts_without_training(ask):
     result = ask(*WORKLOAD, "--steps", 1000, "--count-only")
     known = flops.closed_form(Workload(16, 1, 2, 24, 8, 8, 1000))
@@ -30,6 +29,7 @@ def test_workload_counts_without_training(ask):
     assert "duration_s" not in result
 
 
+@pytest.mark.slow
 def test_workload_trains_for_real_in_bf16_and_shows_its_progress(command):
     status, out, err = command(*WORKLOAD, "--steps", 4, "--precision", "bf16", "--optimizer", "sgd", "--json")
     assert status == 0
@@ -51,6 +51,7 @@ def test_cuda_where_there_is_none_is_an_error(refused):
     assert "PyTorch finds no CUDA device: train on cpu" in refused(*WORKLOAD, "--train-on", "cuda")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("during", ["counting", "training"])
 def test_an_interrupted_command_ends_at_once_and_in_one_line(during):
     """While another process counts, and while it trains: the signal comes to the parent alone."""

@@ -18,7 +18,11 @@ SIZES = {
     "6.7B": Architecture(n_layers=32, d_model=4096, n_heads=32, d_ff=11008, seq_len=2048, vocabulary=32000),
     "175B": Architecture(n_layers=96, d_model=12288, n_heads=96, d_ff=49152, seq_len=2048, vocabulary=50257),
 }
-VARIANTS = [(size, both, both) for size in SIZES for both in (False, True)]
+VARIANTS = [
+    pytest.param(size, both, both, marks=pytest.mark.slow if size == "175B" else ())
+    for size in SIZES
+    for both in (False, True)
+]
 
 
 def count(a: Architecture, batch: int, recompute: bool = False) -> int:

@@ -14,8 +14,6 @@ from estimator_utils.reporting import report, runner
 from estimator_utils.reporting.report import Report
 from estimator_utils.reporting.runner import NotebookError
 
-pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
-
 PARAMETERS = 'dataset = "bench"  # collection\nseed = 3'
 
 
@@ -134,6 +132,7 @@ def test_notebooks_are_found_by_the_beginning_of_their_names(place):
 # Executing
 
 
+@pytest.mark.slow
 def test_a_notebook_runs_with_what_it_is_given_and_leaves_no_trace_of_when_and_where(place):
     code = (
         "import os\nprint(dataset, seed)\nos.environ['ESTIMATOR_OUTPUT'].endswith('out')",
@@ -151,6 +150,7 @@ def test_a_notebook_runs_with_what_it_is_given_and_leaves_no_trace_of_when_and_w
     assert "papermill" not in text
 
 
+@pytest.mark.slow
 def test_running_again_changes_no_byte(place):
     root = place(
         **{
@@ -176,6 +176,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_one_notebook_fails_by_name_and_cell_and_the_others_still_run(place):
     root = place(
         **{
@@ -195,6 +196,7 @@ def test_one_notebook_fails_by_name_and_cell_and_the_others_still_run(place):
     assert "1 / 0" in (root / "out" / "02_bad.ipynb").read_text()
 
 
+@pytest.mark.slow
 def test_a_notebook_that_fails_in_place_keeps_its_committed_outputs(place):
     root = place(**{"01_bad": notebook("print(dataset, seed)", "1 / 0")})
     path = root / "notebooks" / "01_bad.ipynb"
@@ -204,6 +206,7 @@ def test_a_notebook_that_fails_in_place_keeps_its_committed_outputs(place):
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_output_on_stderr_is_an_error(place):
     with pytest.raises(NotebookError, match=r"n01_test\.ipynb: cell 2 wrote to stderr: .*UserWarning: beware"):
         run(place, notebook("import warnings\nprint(dataset, seed)\nwarnings.warn('beware')"))

@@ -18,8 +18,6 @@ from estimator_utils.truth.flops import FUSED_BACKWARD, MATH_BACKWARD, FlopCount
 from estimator_utils.truth.training import Transformer
 from estimator_utils.truth.workload import Workload, read_sweep
 
-pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
-
 TINY = Workload(d_model=16, n_layers=2, n_heads=2, d_ff=24, seq_len=8, batch_size=2)
 GPT3 = Workload(d_model=12288, n_layers=96, n_heads=96, d_ff=49152, seq_len=2048, batch_size=1)
 
@@ -92,6 +90,7 @@ class Dispatched(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 def test_the_counter_in_its_own_process_equals_the_closed_form_with_k_3_on_all_38(all_recorded):
     with Dispatched() as here:
         counted = flops.count(all_recorded, MATH_BACKWARD)
@@ -218,6 +217,7 @@ def test_the_guard_lets_the_counted_and_the_elementwise_pass():
     assert sum(parts.values()) == 3 * 2 * 4 * 8 * 4
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # torchprofile traces a shape check of torch's own
 @pytest.mark.parametrize("position", [0, 5, 17])
 def test_a_second_counter_agrees_on_the_forward_pass(all_recorded, position):
@@ -246,6 +246,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 """
 
 
+@pytest.mark.slow
 def test_a_gpt_3_step_is_counted_under_half_a_gigabyte():
     """Run in a slim process: Linux hands a child its parent's peak."""
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, env=os.environ, check=False)

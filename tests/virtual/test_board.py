@@ -19,8 +19,6 @@ from estimator_utils.virtual.orin_nano import DRIFT, RAIL_V
 from tests.support import fits
 from tests.support.workloads import LARGE, TINY
 
-pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
-
 
 @pytest.fixture(scope="module")
 def study_sweep() -> pd.DataFrame:
@@ -102,6 +100,7 @@ def test_gain_in_steps_is_gain_in_time_and_energy():
 # The sweep
 
 
+@pytest.mark.slow
 def test_the_frontier_of_the_sweep_is_the_study_s(study_sweep):
     frontier = set(passing_gate(study_sweep).run)
     slow = {w.run for w in read_sweep("study")[14:19]}
@@ -110,6 +109,7 @@ def test_the_frontier_of_the_sweep_is_the_study_s(study_sweep):
     assert rate[study_sweep.run.isin(frontier)].between(0.5, 0.9).all()
 
 
+@pytest.mark.slow
 def test_no_formula_of_the_estimator_fits_the_virtual_board_exactly(study_sweep):
     runs = passing_gate(study_sweep)
     for equation in (1, 2):

@@ -10,11 +10,10 @@ from estimator_utils.cli.main import main
 from estimator_utils.datasets import registry
 from estimator_utils.virtual.bundle import BUNDLE
 
-pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_the_bundle_is_written_anew_byte_for_byte(tmp_path, capsys):
     assert main(["virtual-board", "--output", str(tmp_path / "anew")]) == 0
     assert "simulated" in capsys.readouterr().out

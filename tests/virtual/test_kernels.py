@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 
 from estimator_utils.datasets.precision import PRECISIONS
@@ -12,8 +11,6 @@ from estimator_utils.truth import flops
 from estimator_utils.truth.training import Transformer
 from estimator_utils.virtual.kernels import step_kernels
 from tests.support.workloads import TINY, workloads
-
-pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
 
 
 @settings(max_examples=12)

@@ -18,11 +18,10 @@ from estimator_utils.virtual.orin_nano import FITTED
 from tests.support.workloads import TINY
 from tools import fit_virtual_board as tool
 
-pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.recorded
 def test_the_constants_are_those_that_the_fit_gives():
     runs = tool.fit_half()
@@ -39,6 +38,7 @@ def claimed() -> dict[str, Any]:
     return json.loads((ROOT / "data" / "derived" / "results.json").read_text(encoding="utf-8"))["11"]
 
 
+@pytest.mark.slow
 @pytest.mark.recorded
 def test_what_notebook_11_claims_of_configurations_never_fitted_follows_anew(study_trials, claimed):
     fitted_on = set(study_trials[0].runs.run.iloc[::2])

@@ -15,8 +15,6 @@ from estimator_utils.virtual.orin_nano import BUS_BYTES_PER_S, CPU_W, FITTED, FL
 from estimator_utils.virtual.timeline import arithmetic_cycles, dram_bytes, timeline
 from tests.support.workloads import LARGE, TINY, workloads
 
-pytestmark = pytest.mark.slow  # starts processes, or dispatches whole training steps
-
 
 @settings(max_examples=12)
 @given(workloads)
