@@ -18,11 +18,7 @@ SIZES = {
     "6.7B": Architecture(n_layers=32, d_model=4096, n_heads=32, d_ff=11008, seq_len=2048, vocabulary=32000),
     "175B": Architecture(n_layers=96, d_model=12288, n_heads=96, d_ff=49152, seq_len=2048, vocabulary=50257),
 }
-VARIANTS = [
-    pytest.param(size, both, both, marks=pytest.mark.slow if size == "175B" else ())
-    for size in SIZES
-    for both in (False, True)
-]
+VARIANTS = [(size, both, both) for size in SIZES for both in (False, True)]
 
 
 def count(a: Architecture, batch: int, recompute: bool = False) -> int:
@@ -78,6 +74,7 @@ def test_numpy_integers_do_not_overflow():
 # PyTorch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "grouped", "gated"), [*VARIANTS, ("124M", True, False), ("124M", False, True)])
 def test_a_decoder_is_counted_to_the_last_flop(size, grouped, gated):
     a = replace(SIZES[size], n_kv_heads=SIZES[size].n_heads // 4 if grouped else None, gated=gated)

@@ -59,43 +59,41 @@ def test_a_figure_has_its_final_size_in_the_project_s_style_and_is_closed(output
     assert not plt.fignum_exists(figure.number)
 
 
-@pytest.mark.parametrize(
-    ("dataset", "of", "is_stamped"),
-    [
-        (RECORDED, "data", False),
-        (RECORDED, "simulated", True),
-        (RECORDED, "published", False),
-        (SIMULATED, "data", True),
-        (SIMULATED, "published", False),
-    ],
-)
-def test_simulated_data_are_stamped_in_the_picture_and_others_are_not(output, dataset, of, is_stamped):
-    Report("05", RECORDED).figure(drawing(), "plain", "A caption.", "An alt text.")
-    figure = drawing()
-    Report("05", dataset).figure(figure, "a", "A caption.", "An alt text.", of)
-    assert ("simulated" in [text.get_text() for text in figure.texts]) == is_stamped
-    plain, picture = (imread(output / "figures" / f"05_{name}.png") for name in ("plain", "a"))
-    assert np.array_equal(plain, picture) != is_stamped
-    changed = (plain != picture).any(axis=(0, 2)) if is_stamped else np.array([False])
-    assert changed[-40:].any() == is_stamped, "the stamp must be visible at the edge"
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory) -> Any:
+    """Return the picture of the drawing without a stamp."""
+    folder = tmp_path_factory.mktemp("plain")
+    with pytest.MonkeyPatch.context() as patch, plt.style.context({}):
+        patch.setenv("ESTIMATOR_OUTPUT", str(folder))
+        Report("05", RECORDED).figure(drawing(), "fig", "21 runs.", "A rising line.")
+    return imread(folder / "figures" / "05_fig.png")
 
 
 @pytest.mark.parametrize(
     ("dataset", "of", "said"),
     [
         (RECORDED, "data", "recorded data"),
-        (SIMULATED, "data", "simulated data"),
         (RECORDED, "simulated", "simulated data"),
+        (RECORDED, "published", "published"),
+        (SIMULATED, "data", "simulated data"),
         (SIMULATED, "published", "published"),
     ],
 )
-def test_the_caption_with_what_is_drawn_and_the_alt_text_are_shown(output, monkeypatch, dataset, of, said):
+def test_the_caption_says_what_is_drawn_and_simulated_data_alone_are_stamped(
+    output, monkeypatch, plain, dataset, of, said
+):
     shown: list[Any] = []
     monkeypatch.setattr(report_module, "display", shown.append)
-    Report("05", dataset).figure(drawing(), "fig", "21 runs.", "A rising line.", of)
-    picture, caption = shown
-    assert picture.alt == "A rising line."
+    report, is_stamped = Report("05", dataset), said == "simulated data"
+    figure = drawing()
+    report.figure(figure, "fig", "21 runs.", "A rising line.", of)
+    shown_picture, caption = shown
+    assert shown_picture.alt == "A rising line."
     assert caption.data == f"**05_fig.** 21 runs. *({said})*"
+    assert ("simulated" in [text.get_text() for text in figure.texts]) == is_stamped
+    changed = plain != imread(output / "figures" / "05_fig.png")
+    assert changed.any() == is_stamped
+    assert changed.any(axis=(0, 2))[-40:].any() == is_stamped, "the stamp must be visible at the edge"
 
 
 def test_output_goes_where_the_runner_says_or_else_into_build(output, monkeypatch):

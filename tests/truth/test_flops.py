@@ -38,6 +38,7 @@ def all_recorded() -> list[Workload]:
     return read_sweep("study") + read_sweep("study-reduced-precision")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convention", [MATH_BACKWARD, FUSED_BACKWARD])
 @settings(max_examples=15)
 @given(workload)

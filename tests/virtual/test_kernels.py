@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 
 from estimator_utils.datasets.precision import PRECISIONS
@@ -13,6 +14,7 @@ from estimator_utils.virtual.kernels import step_kernels
 from tests.support.workloads import TINY, workloads
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(workloads)
 def test_the_dispatched_step_has_the_flop_of_the_ground_truth(workload):

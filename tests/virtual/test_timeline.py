@@ -16,6 +16,7 @@ from estimator_utils.virtual.timeline import arithmetic_cycles, dram_bytes, time
 from tests.support.workloads import LARGE, TINY, workloads
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(workloads)
 def test_kernels_follow_one_another_and_never_overlap(workload):
