@@ -35,6 +35,10 @@ def _refuse_network(event: str, details: tuple[Any, ...]) -> None:
 
 sys.addaudithook(_refuse_network)
 
+# At import jsonschema, which reads notebooks, would build grammars of addresses for 3 s in each process of pytest,
+# for checks that no notebook asks for; where this module is missing it goes without.
+sys.modules["rfc3987_syntax"] = None
+
 # The same examples on every run; no deadline, since the first call into torch takes seconds.
 hypothesis.settings.register_profile("estimator", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("estimator")
