@@ -19,7 +19,7 @@ test: .venv/ready  ## run all tests
 	$(BIN)/python -m pytest -n 2
 
 .PHONY: fast
-fast: .venv/ready  ## run the quick tests, without those that start processes
+fast: .venv/ready  ## run the quick tests, under a minute on two idle cores
 	$(BIN)/python -m pytest -n 2 -m "not slow and not notebooks"
 
 .PHONY: verify
